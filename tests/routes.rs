@@ -281,9 +281,35 @@ fn pushing(test: &str, transport: Transport, name: &str) -> Job {
 #[test]
 fn what_is_pushed_is_put_got_and_ordered_as_ever() {
     for transport in [Transport::Auto, Transport::Ibgda, Transport::Ibrc] {
-        for test in ["rma", "fence", "signals", "atomic_values", "barriers"] {
+        for test in ["rma", "fence", "signals", "atomic_values", "barriers", "contexts"] {
             pushing(test, transport, &format!("pushing-{test}-{transport:?}")).passes();
         }
+    }
+}
+
+/// A card at another NUMA node than the GPU reads nothing that fits a work request: it travels
+/// there.
+#[test]
+fn puts_to_a_far_card_travel_in_the_queue_while_they_fit() {
+    let far = SINGLE_CARD.replace("gpu 0 pci0000:00", "gpu 1 pci0000:00");
+    let machine = file(&folder("far-card"), "machine.txt", &far);
+    // By the PE's number on its node: of the first the card is far.
+    for (bytes, blocks) in [("28", ["1", "1"]), ("100", ["3", "1"]), ("220", ["4", "1"]), ("221", ["1", "1"])] {
+        Job::new(PE, "routes_blocks", 4)
+            .args(&[&[bytes], &blocks[..]].concat())
+            .nodes(2)
+            .transport(Transport::Auto)
+            .env("OXSHMEM_HCA", "soft")
+            .env("OXSHMEM_TOPOLOGY", &machine)
+            .passes();
+    }
+}
+
+/// Where PEs push, contexts may send by each PE's own card all the same.
+#[test]
+fn contexts_have_a_choice_of_their_own() {
+    for rails in ["auto", "push", "direct"] {
+        pushing("contexts", Transport::Auto, &format!("contexts-{rails}")).args(&[rails]).passes();
     }
 }
 

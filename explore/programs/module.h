@@ -231,6 +231,7 @@ struct Layout {
         state.atomics_on_first_card = program.cards > 1 ? 1 : 0;
         state.flush_on_quiet = program.cards > 1 ? 1 : 0;
         set_order(state, 3u << 5);
+        state.inline_up_to = abi::kInlineOneBlock;
         state.local_regions = constants.take(sizeof(abi::LocalRegion));
         state.n_local_regions = constants.take(8);
         name("n_local_regions", kKindConstant, pe, state.n_local_regions, 8);

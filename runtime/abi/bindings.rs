@@ -30,6 +30,9 @@ pub const GATE_RESERVED_SHIFT: u32 = 22;
 pub const BROKEN: u64 = 9223372036854775808;
 /// Cards that a PE may send by: its own, and, where puts are pushed, those of other rails.
 pub const MAX_CARDS: u32 = 8;
+/// Bytes of payload that fit a WQE of one block, and one of four, the longest that is used for puts.
+pub const INLINE_ONE_BLOCK: u32 = 28;
+pub const INLINE_MOST: u32 = 220;
 /// The longest message of one work request; longer puts and gets are cut (PRM: log_msg_max is 30).
 pub const MAX_MESSAGE_BYTES: u64 = 1073741824;
 #[repr(u32)]
@@ -526,6 +529,8 @@ pub const CONTEXT_ALONE: u32 = 2;
 pub const CONTEXT_WARP: u32 = 4;
 /// puts ring at the next flush
 pub const CONTEXT_BATCHED: u32 = 8;
+/// this PE's card of the context's number sends, though PEs push
+pub const CONTEXT_DIRECT: u32 = 16;
 pub const CONTEXT_CARD_SHIFT: u32 = 8;
 /// A word of the proxy's as device code knows it.
 #[repr(C)]
@@ -1285,7 +1290,10 @@ pub struct State {
     /** Not 0: a completion does not say that what was written is visible to all that may learn of
  it, so quiet reads through each QP after its writes.*/
     pub flush_on_quiet: u32,
-    pub reserved0: [u32; 14usize],
+    /** Puts of up to so many bytes travel in the queue even where the card could read their source:
+ kInlineOneBlock, or kInlineMost where a card is so far from the GPU that its reads are slow.*/
+    pub inline_up_to: u32,
+    pub reserved0: [u32; 13usize],
     pub p2p_far: [u64; 64usize],
     pub __bindgen_padding_0: [u8; 80usize],
 }
@@ -1412,8 +1420,11 @@ const _: () = {
         "Offset of field: State::flush_on_quiet",
     ][::core::mem::offset_of!(State, flush_on_quiet) - 244usize];
     [
+        "Offset of field: State::inline_up_to",
+    ][::core::mem::offset_of!(State, inline_up_to) - 248usize];
+    [
         "Offset of field: State::reserved0",
-    ][::core::mem::offset_of!(State, reserved0) - 248usize];
+    ][::core::mem::offset_of!(State, reserved0) - 252usize];
     [
         "Offset of field: State::p2p_far",
     ][::core::mem::offset_of!(State, p2p_far) - 304usize];

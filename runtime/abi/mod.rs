@@ -22,6 +22,10 @@ pub const BLOCK_BYTES: u64 = bindings::BLOCK_BYTES as u64;
 pub const LANDING_BYTES: u64 = bindings::LANDING_BYTES as u64;
 /// Buffers outside the heap that can be registered at a time.
 pub const MAX_LOCAL_REGIONS: usize = bindings::MAX_LOCAL_REGIONS as usize;
+/// Bytes of payload that fit a work request of one block.
+pub const INLINE_ONE_BLOCK: u32 = bindings::INLINE_ONE_BLOCK;
+/// Bytes of payload that fit the longest work request which is used for puts.
+pub const INLINE_MOST: u32 = bindings::INLINE_MOST;
 /// Cards that a PE may send by.
 pub const MAX_CARDS: usize = bindings::MAX_CARDS as usize;
 /// Rows of [`Team::choices`].

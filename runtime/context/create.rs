@@ -218,6 +218,7 @@ impl Pe {
         let (rows, columns) = (count32(members.len()), count32(options.count));
         let ibgda = self.ibgda();
         let cards = ibgda.map_or(Ok(vec![0; options.count]), |ibgda| ibgda.cards_of_contexts(columns, options.card))?;
+        let direct = ibgda.map_or(Ok(false), |ibgda| ibgda.are_direct(options.rails))?;
         let posts_to = |pe: usize| ibgda.is_some_and(|ibgda| self.posts_to(ibgda, pe));
         let pes = (0..rows).zip(members.to_vec());
         let peers: Vec<(u32, u32)> = pes.filter(|(_, pe)| posts_to(*pe)).map(|(row, pe)| (row, count32(pe))).collect();
@@ -249,7 +250,9 @@ impl Pe {
                 start: self.peer(start),
                 stride: self.peer(stride),
                 n_pes: rows.cast_signed(),
-                how: options.sharing.how() | card << abi::CONTEXT_CARD_SHIFT,
+                how: options.sharing.how()
+                    | if direct { abi::CONTEXT_DIRECT } else { 0 }
+                    | card << abi::CONTEXT_CARD_SHIFT,
                 qp_bytes: columns * const32(size_of::<abi::Qp>()),
                 set: number,
             });
@@ -260,7 +263,9 @@ impl Pe {
         }
         let queue_pairs = queues.as_ref().map_or(0, |queues| u64::from(queues.count()));
         let numbers = match (ibgda, queues) {
-            (Some(ibgda), Some(queues)) => ibgda.create_contexts(number, (self.device(), &slab), queues, cards)?,
+            (Some(ibgda), Some(queues)) => {
+                ibgda.create_contexts((number, direct), (self.device(), &slab), queues, cards)?
+            }
             _ => Vec::new(),
         };
         let set = Set {
@@ -280,7 +285,7 @@ impl Pe {
     /// Tells the members the numbers of the queue pairs, and connects to theirs.
     fn connect_contexts(&self, team: &Team, meeting: &Meeting, made: &Made) -> Result<()> {
         let Some(ibgda) = self.ibgda() else { return Ok(()) };
-        let share = made.set.options.count * ibgda.bytes_of_context();
+        let share = made.set.options.count * ibgda.bytes_of_context(ibgda.are_direct(made.set.options.rails)?);
         // A member that is reached by load and store has no queue pairs, and tells zeros.
         let mine = if made.numbers.is_empty() { vec![0; made.rows * share] } else { made.numbers.clone() };
         let told = if team.handle() == abi::TEAM_WORLD {

@@ -5,6 +5,7 @@ use std::fmt;
 use super::error::ContextError;
 use super::sharing::Sharing;
 use crate::abi;
+use crate::config::Rails;
 
 /// How contexts are made: for which threads, how many, with which depth of queues, and on which
 /// card.
@@ -28,6 +29,7 @@ pub struct ContextOptions {
     pub(super) count: usize,
     pub(super) depth: u32,
     pub(super) card: Option<u32>,
+    pub(super) rails: Rails,
 }
 
 impl ContextOptions {
@@ -42,7 +44,7 @@ impl ContextOptions {
     /// ```
     #[must_use]
     pub fn new(sharing: Sharing) -> Self {
-        Self { sharing, count: 1, depth: 1024, card: None }
+        Self { sharing, count: 1, depth: 1024, card: None, rails: Rails::Auto }
     }
 
     /// How many contexts are created, 1 to 65536.
@@ -80,6 +82,22 @@ impl ContextOptions {
         Self { card: Some(card), ..self }
     }
 
+    /// By which cards the PEs send to PEs of other nodes. [`Rails::Auto`], the default, is as in
+    /// the default context. Where PEs push (`OXSHMEM_RAILS`), contexts with [`Rails::Direct`] send
+    /// by each PE's own card all the same, by half as many queue pairs. Contexts cannot push where
+    /// PEs do not.
+    ///
+    /// ```
+    /// use oxshmem::config::Rails;
+    ///
+    /// let options = oxshmem::ContextOptions::new(oxshmem::Sharing::Warp).rails(Rails::Direct);
+    /// assert!(options.to_string().ends_with("each PE sending by its own card"));
+    /// ```
+    #[must_use]
+    pub fn rails(self, rails: Rails) -> Self {
+        Self { rails, ..self }
+    }
+
     pub(super) fn check(&self) -> Result<(), ContextError> {
         let (least, most) = (1 << abi::MIN_DEPTH_LOG2, 1 << abi::MAX_DEPTH_LOG2);
         if !(1..=Self::MOST).contains(&self.count) {
@@ -94,7 +112,7 @@ impl ContextOptions {
 
 impl fmt::Display for ContextOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { sharing, count, depth, card } = self;
+        let Self { sharing, count, depth, card, rails } = self;
         write!(f, "{count} context{} ", if *count == 1 { "" } else { "s" })?;
         match sharing {
             Sharing::Device => f.write_str("for any threads")?,
@@ -102,8 +120,13 @@ impl fmt::Display for ContextOptions {
         }
         write!(f, ", of depth {depth}, on ")?;
         match card {
-            Some(card) => write!(f, "card {card}"),
-            None => f.write_str("each card in turn"),
+            Some(card) => write!(f, "card {card}")?,
+            None => f.write_str("each card in turn")?,
+        }
+        match rails {
+            Rails::Auto => Ok(()),
+            Rails::Direct => f.write_str(", each PE sending by its own card"),
+            Rails::Push => f.write_str(", each PE sending by the card on the receiver's rail"),
         }
     }
 }

@@ -70,6 +70,18 @@ pub enum TransportError {
         /// The card that the program chose.
         card: u32,
     },
+    /// Contexts that are to push in a job that does not.
+    #[error(
+        "contexts cannot push, as the PEs of this job send by their own cards (their logs say why); start the job with OXSHMEM_RAILS=push, or \
+         leave the choice to the job"
+    )]
+    ContextsPush,
+    /// Contexts that are not to push, where keys for that have no place.
+    #[error(
+        "contexts that send by each PE's own card beside others that push: with several cards of each PE whose rails differ from node to \
+         node there are no keys for both; use OXSHMEM_HCA_DEVICES_PER_PE=1, or leave the choice to the job"
+    )]
+    ContextsDirect,
     /// Known, but not part of this release.
     #[error("{name} is not available in this build: {remedy}")]
     NotAvailable {

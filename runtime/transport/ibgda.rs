@@ -50,8 +50,9 @@ pub(crate) fn default_queues(layout: &mut Layout, config: &Config, (me, n_pes): 
 #[derive(Debug)]
 pub(crate) struct Ibgda {
     me: usize,
-    /// Queue pairs of contexts, by the number of their set.
-    contexts: RefCell<BTreeMap<u32, QueueSet>>,
+    /// Queue pairs of contexts, by the number of their set, and whether they are direct
+    /// ([`Self::are_direct`]).
+    contexts: RefCell<BTreeMap<u32, (QueueSet, bool)>>,
     /// Slabs of contexts that were destroyed, for later ones.
     spare: RefCell<Vec<Arc<Slab>>>,
     queues: QueueSet,
@@ -73,6 +74,8 @@ pub(crate) struct Ibgda {
     ports: Vec<Vec<QpAddress>>,
     /// Where the cards of all PEs are.
     rails: Rails,
+    /// The same for contexts that do not push.
+    direct: Rails,
 }
 
 impl Ibgda {
@@ -130,6 +133,7 @@ impl Ibgda {
             in_device_memory,
             attempts,
             ports,
+            direct: rails.without_pushing(),
             rails,
         })
     }
@@ -138,7 +142,7 @@ impl Ibgda {
     /// were destroyed.
     pub(crate) fn memory_use(&self) -> MemoryUse {
         let mut memory = self.queues.memory_use();
-        for queues in self.contexts.borrow().values() {
+        for (queues, _) in self.contexts.borrow().values() {
             memory += queues.memory_use();
             memory += queues.slab().memory_use();
         }
@@ -160,6 +164,26 @@ impl Ibgda {
         }
     }
 
+    /// Returns whether contexts with this choice send by each PE's own cards although PEs push.
+    ///
+    /// # Errors
+    /// They cannot have what was chosen.
+    pub(crate) fn are_direct(&self, chosen: config::Rails) -> Result<bool> {
+        match (chosen, self.rails.is_pushing()) {
+            (config::Rails::Push, false) => Err(TransportError::ContextsPush.into()),
+            (config::Rails::Direct, true) if !self.rails.has_room_for_direct(self.me) => {
+                Err(TransportError::ContextsDirect.into())
+            }
+            (config::Rails::Direct, true) => Ok(true),
+            _ => Ok(false),
+        }
+    }
+
+    /// By which cards PEs send through a set of queue pairs.
+    fn rails_of(&self, direct: bool) -> (&Rails, usize) {
+        (if direct { &self.direct } else { &self.rails }, self.me)
+    }
+
     /// Memory for the queue pairs of contexts, zeroed: of contexts that were destroyed, if some had
     /// as much.
     pub(crate) fn memory_for_contexts(
@@ -177,38 +201,39 @@ impl Ibgda {
         Ok(Arc::new(Slab::new(Arc::clone(device), layout, like.memory().is_none())?))
     }
 
-    /// Creates queue pairs of contexts in a slab; nothing is connected yet. Returns their numbers,
-    /// for the peers.
+    /// Creates queue pairs of contexts in a slab, which are direct or not ([`Self::are_direct`]);
+    /// nothing is connected yet. Returns their numbers, for the peers.
     pub(crate) fn create_contexts(
         &self,
-        set: u32,
+        (set, direct): (u32, bool),
         (device, slab): (&dyn Device, &Arc<Slab>),
         layout: QueueLayout,
         targets: Vec<u32>,
     ) -> Result<Vec<u8>> {
-        let rails = (&self.rails, self.me);
+        let rails = self.rails_of(direct);
         let queues = QueueSet::create(&self.cards, rails, (device, self.way), slab, layout, targets)?;
-        let numbers = queues.numbers(&self.rails);
+        let numbers = queues.numbers(rails.0);
         self.places.add(Some(set), place(&queues));
-        self.contexts.borrow_mut().insert(set, queues);
+        self.contexts.borrow_mut().insert(set, (queues, direct));
         Ok(numbers)
     }
 
     /// Connects the queue pairs of a set: `numbers` has by member what it has told this PE.
     pub(crate) fn connect_contexts(&self, config: &Config, set: u32, numbers: &[Vec<u8>]) -> Result<()> {
         let contexts = self.contexts.borrow();
-        let rails = (&self.rails, self.me);
-        contexts.get(&set).map_or(Ok(()), |queues| queues.connect((config, &self.cards), rails, &self.ports, numbers))
+        contexts.get(&set).map_or(Ok(()), |(queues, direct)| {
+            queues.connect((config, &self.cards), self.rails_of(*direct), &self.ports, numbers)
+        })
     }
 
     /// Returns how many bytes a PE tells a member of each context.
-    pub(crate) fn bytes_of_context(&self) -> usize {
-        addresses::bytes_of_column(&self.rails)
+    pub(crate) fn bytes_of_context(&self, direct: bool) -> usize {
+        addresses::bytes_of_column(self.rails_of(direct).0)
     }
 
     /// Destroys the queue pairs of a set. Device code that still posts to them gets an error.
     pub(crate) fn destroy_contexts(&self, set: u32) -> Result<()> {
-        let Some(queues) = self.contexts.borrow_mut().remove(&set) else { return Ok(()) };
+        let Some((queues, _)) = self.contexts.borrow_mut().remove(&set) else { return Ok(()) };
         self.places.remove(set);
         let retired = queues.retire();
         let slab = Arc::clone(queues.slab());
@@ -229,6 +254,8 @@ impl Ibgda {
             *key = card.key.lkey().to_be();
         }
         self.atomics.tell(state.cards, state);
+        let is_far = |card: &Card| card.open.chosen.as_ref().is_some_and(is_far);
+        state.inline_up_to = if self.cards.iter().any(is_far) { abi::INLINE_MOST } else { abi::INLINE_ONE_BLOCK };
         (state.signal_order, state.fence_order) = (self.order.signal.bits().into(), self.order.fence.bits().into());
         state.queues_in_device_memory = u32::from(self.in_device_memory);
     }
@@ -263,18 +290,20 @@ impl Ibgda {
     /// Makes the cards ready for keys of a peer's chunks, so that no kernel has to wait for that.
     /// They are in host byte order, by card of the peer.
     pub(crate) fn prepare(&self, pe: u32, rkeys: &[Vec<u32>]) -> Result<()> {
-        self.prepare_set(&self.queues, pe, rkeys)?;
-        self.contexts.borrow().values().try_for_each(|queues| self.prepare_set(queues, pe, rkeys))
+        self.prepare_set((&self.queues, false), pe, rkeys)?;
+        self.contexts.borrow().values().try_for_each(|(queues, direct)| self.prepare_set((queues, *direct), pe, rkeys))
     }
 
     /// The same for the queue pairs of a set of contexts.
     pub(crate) fn prepare_contexts(&self, set: u32, pe: u32, rkeys: &[Vec<u32>]) -> Result<()> {
-        self.contexts.borrow().get(&set).map_or(Ok(()), |queues| self.prepare_set(queues, pe, rkeys))
+        let contexts = self.contexts.borrow();
+        contexts.get(&set).map_or(Ok(()), |(queues, direct)| self.prepare_set((queues, *direct), pe, rkeys))
     }
 
-    fn prepare_set(&self, queues: &QueueSet, pe: u32, rkeys: &[Vec<u32>]) -> Result<()> {
+    fn prepare_set(&self, (queues, direct): (&QueueSet, bool), pe: u32, rkeys: &[Vec<u32>]) -> Result<()> {
+        let (rails, me) = self.rails_of(direct);
         for (target, rkeys) in (0u32..).zip(rkeys) {
-            let sender = self.rails.sender(self.me, pe as usize, target);
+            let sender = rails.sender(me, pe as usize, target);
             let to_card = queues.to_card(pe, target);
             let uses: Vec<(u32, u32)> = to_card.flat_map(|qpn| rkeys.iter().map(move |rkey| (qpn, *rkey))).collect();
             self.cards[sender as usize].open.provider.prepare(&uses)?;
@@ -302,7 +331,7 @@ impl Ibgda {
 
     /// What made a queue pair fail, if the HCA remembers.
     pub(crate) fn cause(&self, qpn: u32) -> Option<Cause> {
-        let of_contexts = || self.contexts.borrow().values().find_map(|queues| queues.cause(&self.cards, qpn));
+        let of_contexts = || self.contexts.borrow().values().find_map(|(queues, _)| queues.cause(&self.cards, qpn));
         self.queues.cause(&self.cards, qpn).or_else(of_contexts)
     }
 
@@ -310,7 +339,7 @@ impl Ibgda {
     /// queried.
     pub(crate) fn lost(&self) -> Vec<(u32, String)> {
         let mut lost: BTreeMap<u32, String> = self.queues.lost(&self.cards).into_iter().collect();
-        for queues in self.contexts.borrow().values() {
+        for (queues, _) in self.contexts.borrow().values() {
             for (pe, why) in queues.lost(&self.cards) {
                 lost.entry(pe).or_insert(why);
             }
@@ -329,7 +358,7 @@ impl Ibgda {
     /// Returns what each queue pair has done, those of contexts too.
     pub(crate) fn qp_counts(&self) -> Result<Vec<QpCount>, DeviceError> {
         let mut counts = self.queues.counts(&self.cards, None)?;
-        for (set, queues) in self.contexts.borrow().iter() {
+        for (set, (queues, _)) in self.contexts.borrow().iter() {
             counts.extend(queues.counts(&self.cards, Some(*set))?);
         }
         Ok(counts)
@@ -343,7 +372,7 @@ impl Ibgda {
     /// Doorbells that device code has rung, on all queue pairs.
     pub(crate) fn doorbells(&self) -> Result<u64, DeviceError> {
         let of_contexts: u64 =
-            self.contexts.borrow().values().map(QueueSet::doorbells).sum::<Result<u64, DeviceError>>()?;
+            self.contexts.borrow().values().map(|(queues, _)| queues.doorbells()).sum::<Result<u64, DeviceError>>()?;
         Ok(self.queues.doorbells()? + of_contexts)
     }
 
@@ -355,16 +384,26 @@ impl Ibgda {
         self.contexts
             .borrow()
             .values()
+            .map(|(queues, _)| queues)
             .filter(|queues| queues.layout().forgotten_by_host())
             .try_for_each(|queues| queues.forget_idle(flushed))
     }
+}
+
+/// Returns whether the table of ways would have payloads staged for a card.
+fn is_far(chosen: &Chosen) -> bool {
+    fetch(chosen.is_gpu(), Some(chosen.distance)).0 == PayloadWay::Staged
 }
 
 /// Says that a card reads payloads itself where the table of ways would have them staged.
 fn fetched_from_afar(chosen: &Chosen) -> Option<Attempt> {
     let (PayloadWay::Staged, reason) = fetch(chosen.is_gpu(), Some(chosen.distance)) else { return None };
     let what = format!("sources of puts staged for {}", chosen.card);
-    let why = format!("{reason}, but device code stages nothing; OXSHMEM_NETWORK=ibrc does");
+    let why = format!(
+        "{reason}, but device code stages nothing: puts of up to {} bytes travel in the queue, and the card reads longer ones there; \
+         OXSHMEM_NETWORK=ibrc stages them",
+        abi::INLINE_MOST
+    );
     Some(Attempt { what, outcome: Err(why) })
 }
 
@@ -421,8 +460,8 @@ mod tests {
         assert_eq!(
             line(card(Distance::System, true)).as_deref(),
             Some(
-                "sources of puts staged for mlx5_4/1: no: the card is at another NUMA node, but device code stages nothing; \
-                 OXSHMEM_NETWORK=ibrc does"
+                "sources of puts staged for mlx5_4/1: no: the card is at another NUMA node, but device code stages nothing: puts of up \
+                 to 220 bytes travel in the queue, and the card reads longer ones there; OXSHMEM_NETWORK=ibrc stages them"
             )
         );
         assert_eq!(line(card(Distance::System, false)), None);

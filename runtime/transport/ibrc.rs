@@ -199,6 +199,7 @@ impl Ibrc {
         state.qps_per_pe = self.options.striping.per_peer();
         state.cards = self.options.striping.targets();
         self.atomics.tell(state.cards, state);
+        state.inline_up_to = abi::INLINE_ONE_BLOCK;
         state.slab_lkeys = self.slab_lkeys.map(u32::to_be);
         state.proxy = slab.address(self.layout.proxy);
     }

@@ -61,7 +61,17 @@ impl KeyTables {
         Ok(())
     }
 
-    /// Returns where the row of keys for a peer's card begins.
+    /// Returns where rows of keys for a peer's card begin: that of the card that this PE sends to
+    /// it by, and, where PEs push, that of the card which contexts send by that do not.
+    fn remote_rows(self, rails: &Rails, pe: usize, target: u32) -> impl Iterator<Item = u64> {
+        let (me, n_pes) = self.pes;
+        let pushed = self.remote_row(rails, pe, target);
+        let direct = (target as usize * n_pes + pe) as u64 * self.max_chunks;
+        let direct = (rails.is_pushing() && rails.has_room_for_direct(me) && direct != pushed).then_some(direct);
+        std::iter::once(pushed).chain(direct)
+    }
+
+    /// Returns where the row of keys for a peer's card begins, of the card that this PE sends by.
     fn remote_row(self, rails: &Rails, pe: usize, target: u32) -> u64 {
         let (me, n_pes) = self.pes;
         (rails.sender(me, pe, target) as usize * n_pes + pe) as u64 * self.max_chunks
@@ -115,7 +125,7 @@ impl KeyTables {
             let theirs = theirs.as_chunks::<4>().0.iter().map(|key| u32::from_be_bytes(*key));
             let mut by_card = Vec::new();
             for (target, key) in (0..targets).zip(theirs) {
-                fill(self.remote, self.remote_row(network.rails(), pe, target), key)?;
+                self.remote_rows(network.rails(), pe, target).try_for_each(|row| fill(self.remote, row, key))?;
                 by_card.push(vec![key]);
             }
             if keys.is_some() {
@@ -149,8 +159,9 @@ impl KeyTables {
             let mut keys = theirs.as_chunks::<4>().0.iter();
             for index in added.clone() {
                 for ((target, prepared), key) in (0..targets).zip(&mut by_card).zip(&mut keys) {
-                    let row = self.remote_row(network.rails(), pe, target);
-                    slab.write(self.remote, row + index as u64, &u32::from_ne_bytes(*key))?;
+                    for row in self.remote_rows(network.rails(), pe, target) {
+                        slab.write(self.remote, row + index as u64, &u32::from_ne_bytes(*key))?;
+                    }
                     prepared.push(u32::from_be_bytes(*key));
                 }
             }

@@ -205,6 +205,23 @@ impl Rails {
         card.map_or(target, count32)
     }
 
+    /// Returns the same cards where no PE pushes.
+    pub(super) fn without_pushing(&self) -> Self {
+        Self { spots: self.spots.clone(), pushing: None }
+    }
+
+    /// Returns whether keys for sending by `me`'s own cards have places beside those for pushing:
+    /// no card of its own, found by number, is the one that it pushes to another target by.
+    pub(crate) fn has_room_for_direct(&self, me: usize) -> bool {
+        let targets = count32(self.spots.get(me).map_or(0, Vec::len));
+        (0..self.spots.len()).all(|pe| {
+            (0..targets).all(|target| {
+                let sender = self.sender(me, pe, target);
+                sender == target || sender >= targets
+            })
+        })
+    }
+
     /// Returns whether two PEs have queue pairs of their own for each direction.
     pub(crate) fn are_apart(&self, a: usize, b: usize) -> bool {
         self.pushing.is_some()
@@ -321,6 +338,7 @@ mod tests {
         assert_eq!([sent(4, 0), sent(4, 1), sent(1, 4)], [1, 0, 0]);
         let apart: Vec<usize> = (1..6).filter(|pe| rails.are_apart(0, *pe)).collect();
         assert_eq!(apart, [4, 5]);
+        assert!((0..6).all(|pe| rails.has_room_for_direct(pe)));
         for pe in 3..6 {
             let way = rails.path(&nodes, (0, pe), rails.sender(0, pe, 0), false);
             assert_eq!((way.leaves_node, way.crosses_rails()), (true, Some(false)), "PE {pe}");
@@ -343,6 +361,8 @@ mod tests {
         assert_eq!([rails.sender(0, 1, 0), rails.sender(0, 1, 1)], [1, 2]);
         assert_eq!([rails.sender(1, 0, 0), rails.sender(1, 0, 1)], [2, 0]);
         assert!(rails.are_apart(0, 1));
+        // Card 1 of PE 0 sends to card 0 of PE 1 by pushing, and to its card 1 without.
+        assert!(!rails.has_room_for_direct(0) && !rails.without_pushing().are_apart(0, 1));
     }
 
     #[test]

@@ -4,6 +4,54 @@ use oxshmem_tests::Transport;
 
 use super::{folder, job, report};
 
+/// Two GPUs and two cards below one switch.
+const ONE_SWITCH: &str = "gpu 0 pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.0\n\
+                          gpu 0 pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:01.0/0000:19:00.0\n\
+                          pci 0 pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:02.0/0000:1a:00.0\n\
+                          pci 0 pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:03.0/0000:1b:00.0\n\
+                          rdma mlx5_0 0000:1a:00.0 mlx5_core 1:CA 1 4:ACTIVE Ethernet\n\
+                          rdma mlx5_1 0000:1b:00.0 mlx5_core 1:CA 1 4:ACTIVE Ethernet\n";
+
+/// Two nodes of two PEs, each with a card of its own, which push by the other PE's card as well:
+/// the cards' atomics are not atomic with each other, and each has its own keys and doorbells.
+#[test]
+fn cards_of_other_rails_are_opened_and_pushed_by() {
+    let machine = folder().join("one-switch.txt");
+    std::fs::write(&machine, ONE_SWITCH).unwrap_or_else(|error| panic!("{}: {error}", machine.display()));
+    for transport in [Transport::Auto, Transport::Ibgda, Transport::Ibrc] {
+        let results = folder().join(format!("pushed-{transport:?}"));
+        let _ = std::fs::remove_dir_all(&results);
+        for test in ["rma", "atomic_values", "signals", "fence"] {
+            job(test, transport, 4)
+                .nodes(2)
+                .env("OXSHMEM_HCA", "mlx5")
+                .env("OXSHMEM_RAILS", "push")
+                .env("OXSHMEM_TOPOLOGY", &machine)
+                .env("RDMA_STAND_IN", "device:count=2")
+                .env("OXSHMEM_PROFILE", "counters")
+                .env("OXSHMEM_PROFILE_DIR", &results)
+                .passes();
+        }
+        for pe in 0..4 {
+            let file = results.join(format!("counters-{pe}.json"));
+            let text = std::fs::read(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+            let counters: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
+            let cards: Vec<&str> =
+                counters["cards"].as_array().into_iter().flatten().filter_map(|card| card["device"].as_str()).collect();
+            let (own, other) = if pe % 2 == 0 { ("mlx5_0", "mlx5_1") } else { ("mlx5_1", "mlx5_0") };
+            assert_eq!(cards, [own, other], "PE {pe}");
+            let routes: Vec<_> = counters["routes"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter(|route| route["leaves_node"] == true)
+                .collect();
+            assert_eq!(routes.len(), 3, "PE {pe}: {routes:?}");
+            assert!(routes.iter().all(|route| route["crosses_rails"] == false), "PE {pe}: {routes:?}");
+        }
+    }
+}
+
 /// PEs get the cards that are near the GPUs of a described machine, and what the CPU proxy posts is
 /// counted by their rails.
 #[test]
@@ -43,8 +91,8 @@ fn a_described_machine_gives_pes_their_cards_and_rails() {
         let job = job("hca_report", Transport::Ibgda, 2).env("OXSHMEM_HCA", "mlx5").env("OXSHMEM_HCA_DEVICES", cards);
         report(job.env("OXSHMEM_TOPOLOGY", &machine).env("RDMA_STAND_IN", "device:count=2"))
     };
-    let line = "attempt sources of puts staged for mlx5_0: no: the card is at another NUMA node, but device code stages nothing; \
-                OXSHMEM_NETWORK=ibrc does";
+    let line = "attempt sources of puts staged for mlx5_0: no: the card is at another NUMA node, but device code stages nothing: puts of \
+                up to 220 bytes travel in the queue, and the card reads longer ones there; OXSHMEM_NETWORK=ibrc stages them";
     let (near, far) = (text("0=mlx5_1,1=mlx5_0"), text("0=mlx5_0,1=mlx5_1"));
     assert!(far.lines().any(|found| found == line), "no `{line}` in\n{far}");
     assert!(!near.contains("sources of puts staged"), "{near}");

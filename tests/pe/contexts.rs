@@ -1,5 +1,6 @@
 //! Contexts: every operation through each kind, batches, and what is refused.
 
+use oxshmem::config::Rails;
 use oxshmem::{
     ContextError, ContextOptions, Error, FaultKind, HeapError, KernelArg, Operations, Path, PeId, Sharing, Team,
 };
@@ -16,7 +17,11 @@ const BLOCKS: u32 = 3;
 
 /// `contexts`: through contexts of each kind, over the world and a team in another order, each
 /// member sends to the next.
-pub fn contexts(_: &[String]) -> Outcome {
+pub fn contexts(args: &[String]) -> Outcome {
+    let rails = match args {
+        [rails] => rails.parse::<Rails>()?,
+        _ => Rails::Auto,
+    };
     let rig = Rig::new(&CONTEXTS)?;
     let world = rig.pe.team_world();
     let mut teams = vec![world];
@@ -30,7 +35,7 @@ pub fn contexts(_: &[String]) -> Outcome {
             [(Sharing::Thread, 32, 1), (Sharing::Warp, 32, 32), (Sharing::Block, 96, 96), (Sharing::Device, 64, 64)]
         {
             for batches in [0, 1] {
-                exchange(&rig, team, (sharing, batches), (threads, lanes))?;
+                exchange(&rig, team, (sharing, batches, rails), (threads, lanes))?;
             }
         }
     }
@@ -40,10 +45,10 @@ pub fn contexts(_: &[String]) -> Outcome {
 fn exchange(
     rig: &Rig,
     team: &Team,
-    (sharing, batches): (Sharing, i32),
+    (sharing, batches, rails): (Sharing, i32, Rails),
     (threads, lanes): (u32, u32),
 ) -> oxshmem::Result<()> {
-    let options = ContextOptions::new(sharing).count(BLOCKS as usize).depth(256);
+    let options = ContextOptions::new(sharing).count(BLOCKS as usize).depth(256).rails(rails);
     let contexts = team.create_contexts(&rig.pe, &options)?;
     assert_eq!(contexts.len(), BLOCKS as usize);
     let far = team.members().into_iter().filter(|pe| rig.pe.path(*pe) == Some(Path::Ibgda)).count();
@@ -58,6 +63,9 @@ fn exchange(
     let args = (contexts.array(), &inbox, &outbox, &back, &counters, &signals, (me + 1) % n, me, batches, rig.report());
     rig.run_linear("context_exchange", BLOCKS, threads, args)?;
     rig.pe.barrier(team)?;
+    if rig.pe.config().rails() == Rails::Push {
+        crosses_rails(rig, team, rails)?;
+    }
     let args = (&inbox, &counters, &signals, (me + n - 1) % n, lanes, rig.report());
     rig.run_linear("context_check", BLOCKS, 32, args)?;
     contexts.destroy(&rig.pe)?;
@@ -68,6 +76,19 @@ fn exchange(
     rig.pe.free(back)?;
     rig.pe.free(counters)?;
     rig.pe.free(signals)
+}
+
+/// Checks what contexts have sent across rails in a job that pushes, of nodes with two PEs on two
+/// rails: nothing, unless each PE sends by its own card through them and the next member is on the
+/// other rail of another node.
+fn crosses_rails(rig: &Rig, team: &Team, rails: Rails) -> oxshmem::Result<()> {
+    let next = team.members()[(team.my_pe() + 1) % team.n_pes()];
+    let is_across = rig.pe.path(next) == Some(Path::Ibgda) && next % 2 != rig.pe.my_pe() % 2;
+    let counters = rig.pe.counters()?;
+    let across = counters.routes.iter().filter(|route| route.leaves_node && route.crosses_rails == Some(true));
+    let sent: u64 = across.filter_map(|route| route.traffic.messages).sum();
+    assert_eq!(sent > 0, is_across && rails == Rails::Direct, "{rails}: {sent} messages across rails to PE {next}");
+    Ok(())
 }
 
 /// `context_batches N`: puts that share doorbells, more of them than the queue holds.
@@ -167,6 +188,8 @@ pub fn errors(_: &[String]) -> Outcome {
     if by_device {
         let error = world.create_contexts(&rig.pe, &block.clone().card(9)).unwrap_err().to_string();
         assert!(error.contains("card 9 for contexts"), "{error}");
+        let error = world.create_contexts(&rig.pe, &block.clone().rails(Rails::Push)).unwrap_err().to_string();
+        assert!(error.contains("contexts cannot push"), "{error}");
     }
     if n > 1 {
         let differs = block.clone().depth(if rig.me() == 0 { 256 } else { 512 });

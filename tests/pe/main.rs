@@ -126,6 +126,7 @@ const CASES: &[Case] = &[
     ("requests", queues::requests),
     ("rma", rma::rma),
     ("routes", routes::routes),
+    ("routes_blocks", routes::blocks),
     ("set_up", hca::set_up),
     ("signals", signals::signals),
     ("sound_earlier_pe", sound::earlier_pe),

@@ -74,3 +74,35 @@ pub fn routes(args: &[String]) -> Outcome {
     pe.free(inbox)?;
     rig.finish()
 }
+
+/// `routes_blocks BYTES BLOCKS...`: makes a put of that many bytes to each PE that is reached over
+/// the network. It takes so many blocks of the queue, by this PE's number on its node.
+pub fn blocks(args: &[String]) -> Outcome {
+    let [bytes, expected @ ..] = args else { return Err("routes_blocks BYTES BLOCKS...".into()) };
+    let bytes: usize = bytes.parse()?;
+    let rig = Rig::new(&RMA)?;
+    let (pe, me, n) = (&rig.pe, rig.me(), rig.n_pes());
+    let expected: u64 = expected[me % expected.len()].parse()?;
+    let (inbox, outbox) = (pe.alloc::<u8>(bytes * n)?, pe.alloc::<u8>(bytes)?);
+    pe.write(&outbox, &vec![u8::try_from(me)? + 1; bytes])?;
+    let far = |peer: &usize| pe.path(*peer) == Some(Path::Ibgda);
+    let posted = |peer: usize| -> oxshmem::Result<u64> {
+        let qps = pe.counters()?.qps;
+        Ok(qps.iter().filter(|qp| qp.pe == peer).filter_map(|qp| Some(qp.blocks?.0)).sum())
+    };
+    pe.barrier_all()?;
+    for peer in (0..n).filter(far) {
+        let before = posted(peer)?;
+        pe.put(inbox.view(me * bytes..), &outbox, peer)?;
+        pe.quiet()?;
+        assert_eq!(posted(peer)? - before, expected, "{bytes} bytes to PE {peer}");
+    }
+    pe.barrier_all()?;
+    let received = pe.read(&inbox)?;
+    for peer in (0..n).filter(far) {
+        assert!(received[peer * bytes..][..bytes].iter().all(|byte| usize::from(*byte) == peer + 1), "from PE {peer}");
+    }
+    pe.free(inbox)?;
+    pe.free(outbox)?;
+    rig.finish()
+}

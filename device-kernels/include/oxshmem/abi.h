@@ -66,6 +66,10 @@ constexpr uint64_t kBroken = 1ull << 63;
 // Cards that a PE may send by: its own, and, where puts are pushed, those of other rails.
 constexpr uint32_t kMaxCards = 8;
 
+// Bytes of payload that fit a WQE of one block, and one of four, the longest that is used for puts.
+constexpr uint32_t kInlineOneBlock = 28;
+constexpr uint32_t kInlineMost = 4 * 64 - 36;
+
 // The longest message of one work request; longer puts and gets are cut (PRM: log_msg_max is 30).
 constexpr uint64_t kMaxMessageBytes = 1ull << 30;
 
@@ -241,6 +245,7 @@ constexpr uint32_t kContextPrivate = 1; // not of Sharing::device
 constexpr uint32_t kContextAlone = 2;   // each post is by one lane, while no other lane posts
 constexpr uint32_t kContextWarp = 4;    // of Sharing::warp
 constexpr uint32_t kContextBatched = 8; // puts ring at the next flush
+constexpr uint32_t kContextDirect = 16; // this PE's card of the context's number sends, though PEs push
 constexpr uint32_t kContextCardShift = 8;
 
 // A word of the proxy's as device code knows it.
@@ -558,7 +563,11 @@ struct alignas(128) State {
     // Not 0: a completion does not say that what was written is visible to all that may learn of
     // it, so quiet reads through each QP after its writes.
     uint32_t flush_on_quiet;
-    uint32_t reserved0[14];
+
+    // Puts of up to so many bytes travel in the queue even where the card could read their source:
+    // kInlineOneBlock, or kInlineMost where a card is so far from the GPU that its reads are slow.
+    uint32_t inline_up_to;
+    uint32_t reserved0[13];
 
     uint64_t p2p_far[kMaxPes / 64];
 };

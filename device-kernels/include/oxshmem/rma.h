@@ -51,7 +51,7 @@ OXSHMEM_DEVICE void network_put_by(C context, void *dst, const void *src, uint64
     if (Scope::kLanes > 1 && bytes > kInlineOneBlock && registered(src) == 0) {
         network_push<Scope>(context, dst, src, bytes, pe);
     } else if (Scope::rank() == 0) {
-        const bool waits = blocking && bytes > kInlineOneBlock;
+        const bool waits = blocking && bytes > port::state().inline_up_to;
         const C mine = by_leader<Scope>(waits ? at_once(context) : context);
         const uint64_t end = network_put(mine, dst, src, bytes, pe);
         if (waits && end != 0) {

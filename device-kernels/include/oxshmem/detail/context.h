@@ -47,7 +47,8 @@ OXSHMEM_DEVICE ContextQp queue_for(ContextQp queue, Use) {
 }
 
 OXSHMEM_DEVICE uint32_t card_of(ContextQp queue, int pe) {
-    return sender_to(pe, queue.how >> abi::kContextCardShift);
+    const uint32_t target = queue.how >> abi::kContextCardShift;
+    return (queue.how & abi::kContextDirect) != 0 ? target : sender_to(pe, target);
 }
 
 // Whether no lock and no stamps are needed.

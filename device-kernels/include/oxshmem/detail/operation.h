@@ -91,8 +91,8 @@ constexpr uint32_t kExtended4 = 0x08;
 constexpr uint32_t kExtended8 = 0x09;
 
 // Payload that travels in the queue, with its work request.
-constexpr uint32_t kInlineOneBlock = 28;      // bytes that fit a one-block WQE
-constexpr uint32_t kInlineMost = 4 * 64 - 36; // of a four-block WQE, the longest we use for bulk data
+using abi::kInlineMost;
+using abi::kInlineOneBlock;
 
 // An atomic work request on one word. `add` and `compare` are what the operation needs; see the
 // constructors.

@@ -103,7 +103,7 @@ struct Piece {
 // The next piece of a put of `bytes` bytes.
 OXSHMEM_DEVICE Piece next_piece(const void *dst, const void *src, uint64_t bytes) {
     bytes = least(bytes, left_in_chunk(offset_of(dst)));
-    if (bytes <= kInlineOneBlock) {
+    if (bytes <= port::state().inline_up_to) {
         return {static_cast<uint32_t>(bytes), true};
     }
     const uint64_t there = registered(src);
@@ -185,14 +185,14 @@ template <class Queue> OXSHMEM_OUTLINE Posted put_piece(void *dst, const void *s
 }
 
 // Whether a put to a peer that is not direct is a single work request of this GPU's, as most are:
-// of more than kInlineOneBlock bytes, between chunks of the heap. It has no other error than the
-// network's then. The conditions do not depend on each other, so that the thread waits once for all
-// that it has to load.
+// of more bytes than travel in the queue, between chunks of the heap. It has no other error than
+// the network's then. The conditions do not depend on each other, so that the thread waits once for
+// all that it has to load.
 OXSHMEM_DEVICE bool is_one_transfer(const void *dst, const void *src, uint64_t bytes, int pe) {
     const uint64_t room = port::state().heap_bytes, to = offset_of(dst), from = offset_of(src);
     // The heap ends where a chunk does.
     const bool inside = (to < room) & (from < room) & (bytes <= left_in_chunk(to)) & (bytes <= left_in_chunk(from));
-    const bool size = (bytes > kInlineOneBlock) & (bytes <= abi::kMaxMessageBytes);
+    const bool size = (bytes > port::state().inline_up_to) & (bytes <= abi::kMaxMessageBytes);
     return posts_to(pe) & size & inside;
 }
 
