@@ -1290,8 +1290,9 @@ pub struct State {
     /** Not 0: a completion does not say that what was written is visible to all that may learn of
  it, so quiet reads through each QP after its writes.*/
     pub flush_on_quiet: u32,
-    /** Puts of up to so many bytes travel in the queue even where the card could read their source:
- kInlineOneBlock, or kInlineMost where a card is so far from the GPU that its reads are slow.*/
+    /** Puts of at most this many bytes travel in the queue even where the card could read their
+ source: kInlineOneBlock, or kInlineMost where a card is so far from the GPU that its reads
+ are slow.*/
     pub inline_up_to: u32,
     pub reserved0: [u32; 13usize],
     pub p2p_far: [u64; 64usize],

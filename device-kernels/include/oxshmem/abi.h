@@ -564,8 +564,9 @@ struct alignas(128) State {
     // it, so quiet reads through each QP after its writes.
     uint32_t flush_on_quiet;
 
-    // Puts of up to so many bytes travel in the queue even where the card could read their source:
-    // kInlineOneBlock, or kInlineMost where a card is so far from the GPU that its reads are slow.
+    // Puts of at most this many bytes travel in the queue even where the card could read their
+    // source: kInlineOneBlock, or kInlineMost where a card is so far from the GPU that its reads
+    // are slow.
     uint32_t inline_up_to;
     uint32_t reserved0[13];
 
