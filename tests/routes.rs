@@ -340,6 +340,8 @@ fn what_cannot_be_pushed_is_an_error_that_names_it() {
     let h100 = folder.join("node0.txt");
     refused(job("auto").env("OXSHMEM_TOPOLOGY", &h100).through(&["sh", "-c", each]), "OXSHMEM_RAILS=");
     refused(job("sideways"), "OXSHMEM_RAILS");
+    // On one rail there is nothing to push, which is not an error.
+    job("push").env("OXSHMEM_TOPOLOGY", file(&folder, "single.txt", SINGLE_CARD)).passes();
 }
 
 /// The nodes are not cabled alike, so their rails are not compared.

@@ -127,7 +127,8 @@ fn ready(
 ) -> std::result::Result<Outcome, String> {
     let pushing = opened.rails.plan(nodes)?;
     if pushing.is_needless(&opened.rails) {
-        return Err("every PE's own cards are on the rails of all peers".to_owned());
+        let reason = "every PE's own cards are on the rails of all peers".to_owned();
+        return Ok(Outcome::Direct { reason, is_news: false });
     }
     let further = pushing.further_rails(&opened.rails, me).to_vec();
     // `plan` has seen that the rail is known, so the card is.

@@ -52,6 +52,29 @@ fn cards_of_other_rails_are_opened_and_pushed_by() {
     }
 }
 
+/// The second node lacks the card of a rail that a PE of the first is on.
+#[test]
+fn a_card_of_another_rail_that_cannot_be_opened_is_named() {
+    let machine = folder().join("lacking.txt");
+    std::fs::write(&machine, ONE_SWITCH).unwrap_or_else(|error| panic!("{}: {error}", machine.display()));
+    let lacking = r#"[ "$OXSHMEM_NODE" = node1 ] && export RDMA_STAND_IN=device:count=1; exec "$0" "$@""#;
+    let job = |rails: &str| {
+        job("rma", Transport::Auto, 3)
+            .nodes(2)
+            .through(&["sh", "-c", lacking])
+            .env("OXSHMEM_HCA", "mlx5")
+            .env("OXSHMEM_RAILS", rails)
+            .env("OXSHMEM_TOPOLOGY", &machine)
+            .env("RDMA_STAND_IN", "device:count=2")
+    };
+    let outcome = job("push").run();
+    let shown = oxshmem_tests::transcript(&outcome);
+    let words = "PE 2 cannot push: mlx5_1/1 of rail 1 cannot be used: there is no RDMA device mlx5_1";
+    assert!(!outcome.is_success() && shown.contains(words), "no `{words}` in\n{shown}");
+    // Where it is left to the library, PEs send by their own cards.
+    job("auto").passes();
+}
+
 /// PEs get the cards that are near the GPUs of a described machine, and what the CPU proxy posts is
 /// counted by their rails.
 #[test]
