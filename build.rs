@@ -6,7 +6,7 @@ use oxshmem_build::Module;
 
 fn main() {
     thread::scope(|scope| {
-        for name in ["collectives", "host_ops", "levels", "soft_hca"] {
+        for name in ["aggregate", "collectives", "host_ops", "levels", "soft_hca"] {
             scope.spawn(move || Module::new(name).source(format!("device-kernels/kernels/{name}.cu")).compile());
         }
         scope.spawn(|| {

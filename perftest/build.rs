@@ -15,6 +15,7 @@ fn main() {
             .source("kernels/ceiling.cu"),
         Module::new("alltoall").include("kernels").source("apps/alltoall/kernels.cu").large(),
         Module::new("jacobi").include("kernels").include("apps/jacobi").source("apps/jacobi/kernels.cu").large(),
+        Module::new("updates").include("kernels").source("kernels/updates.cu"),
         Module::new("perftest_checks").include("kernels").source("tests/kernels/split.cu"),
         // On GPUs these belong to the programs that scripts/compare builds.
         Module::new("compare").include("apps/jacobi").source("compare/kernels.cu").cpu_only(),

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::aggregate::AggregateError;
 use crate::bootstrap::BootstrapError;
 use crate::buffer::BufferError;
 use crate::config::ConfigError;
@@ -61,6 +62,9 @@ pub enum Error {
     /// Contexts that do not exist or cannot be created.
     #[error(transparent)]
     Context(ContextError),
+    /// Aggregating contexts that do not exist or cannot be created, or whose operations are lost.
+    #[error(transparent)]
+    Aggregate(AggregateError),
     /// A process has one PE at a time.
     #[error("this process already has a PE; finalize it before the next init")]
     Occupied,
@@ -118,6 +122,7 @@ macro_rules! from {
     )*};
 }
 from! {
+    Aggregate: AggregateError,
     Config: ConfigError,
     Context: ContextError,
     Bootstrap: BootstrapError,

@@ -234,6 +234,20 @@ pub enum FaultKind {
         /// The deadline in milliseconds.
         timeout_ms: u64,
     },
+    /// Records of an aggregating context that were not applied.
+    #[error(
+        "{bytes} bytes of records in the ring at PE {rail} were not applied by PE {receiver} within {timeout_ms} ms; their services run as kernels: leave room for a block of 32 threads beside other kernels, or raise OXSHMEM_TIMEOUT; Aggregate::unacknowledged counts what is not acknowledged"
+    )]
+    AggregateStalled {
+        /// The rail peer, which sends them.
+        rail: u64,
+        /// The PE that is to apply them.
+        receiver: i32,
+        /// Their bytes, those of other PEs of the node that precede them included.
+        bytes: u64,
+        /// The deadline in milliseconds.
+        timeout_ms: u64,
+    },
     /// A record that this runtime cannot read.
     #[error("unknown error code {code}")]
     Unknown {
@@ -507,6 +521,12 @@ impl DeviceFault {
                 FaultKind::GridIncomplete { arrived: address, blocks: length, timeout_ms: timeout_ns / 1_000_000 }
             }
             Ok(ErrorCode::ExitRequested) => FaultKind::ExitRequested { status: low32(length).cast_signed() },
+            Ok(ErrorCode::AggregateStalled) => FaultKind::AggregateStalled {
+                rail: address,
+                receiver: pe,
+                bytes: length,
+                timeout_ms: timeout_ns / 1_000_000,
+            },
             Ok(ErrorCode::None) | Err(_) => FaultKind::Unknown { code: record.code },
         };
         let team = (record.team != abi::TEAM_INVALID).then_some(record.team);
@@ -542,6 +562,7 @@ impl DeviceFault {
                 | FaultKind::Completion { .. }
                 | FaultKind::QueueBroken { .. }
                 | FaultKind::GridIncomplete { .. }
+                | FaultKind::AggregateStalled { .. }
                 | FaultKind::ExitRequested { .. }
         )
     }

@@ -94,6 +94,7 @@
 
 #[doc(hidden)]
 pub mod abi;
+mod aggregate;
 pub mod bootstrap;
 mod buffer;
 mod build_info;
@@ -131,6 +132,7 @@ extern crate self as oxshmem;
 #[doc(no_inline)]
 pub use ::cudarc;
 pub use abi::ReduceOp;
+pub use aggregate::{Aggregate, AggregateCounters, AggregateError, AggregateOptions, Lost, LostAt};
 pub use buffer::{BufferError, BufferInfo};
 pub use build_info::{BuildInfo, build_info};
 pub use config::Config;

@@ -35,6 +35,7 @@ fn main() {
             "queues",
             "waits",
             "abi",
+            "aggregates",
             "atomics",
             "barriers",
             "buffers",

@@ -134,6 +134,8 @@ jobs! {
     // Each card counts the ways from it.
     routes_ibrc_2_cards: "routes" "3" "100", Ibrc, 2, "OXSHMEM_IB_FLUSH" = "never";
     mixed_words_3_cards_strict: "mixed_words", Auto, 3, "OXSHMEM_P2P_FAULTS" = "0-1";
+    aggregates_ibgda_3_cards_strict: "aggregates", Ibgda, 3;
+    aggregates_mixed_3_cards_strict: "aggregates", Auto, 3, "OXSHMEM_P2P_FAULTS" = "0-1";
     contexts_ibgda_3_cards_strict: "contexts", Ibgda, 3;
     contexts_mixed_3_cards_strict: "contexts", Auto, 3, "OXSHMEM_P2P_FAULTS" = "0-1";
     context_batches_ibgda_2_cards_strict: "context_batches" "600", Ibgda, 2, "OXSHMEM_IBGDA_DOORBELL" = "cpu";

@@ -90,7 +90,7 @@ impl From<Error> for Failure {
             Error::Heap(_) => Status::Heap,
             Error::Hca(_) | Error::Transport(_) => Status::Transport,
             Error::Team(_) => Status::Team,
-            Error::Context(_) => Status::Context,
+            Error::Context(_) | Error::Aggregate(_) => Status::Context,
             Error::Occupied | Error::Buffer(_) => Status::Invalid,
             _ => Status::Internal,
         };

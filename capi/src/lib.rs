@@ -7,6 +7,7 @@
 #![warn(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)]
 #![allow(clippy::missing_safety_doc)] // Callers are C programs: what they promise is in host.h.
 
+mod aggregates;
 mod buffers;
 mod by_address;
 mod contexts;

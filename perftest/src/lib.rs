@@ -25,6 +25,7 @@ pub mod stats;
 pub mod step;
 pub mod transports;
 pub mod tune;
+pub mod updates;
 pub mod verdicts;
 pub mod waiting;
 

@@ -6,13 +6,17 @@ mod common;
 
 use std::collections::BTreeSet;
 use std::io::BufReader;
+use std::time::Duration;
 
+use oxshmem::launch::{self, LaunchOptions, Output};
 use serde_json::Value;
 
 use common::{File, run, text, unfolded};
 
 const JACOBI: &str = env!("CARGO_BIN_EXE_jacobi");
 const ALLTOALL: &str = env!("CARGO_BIN_EXE_alltoall");
+const GUPS: &str = env!("CARGO_BIN_EXE_gups");
+const HISTOGRAM: &str = env!("CARGO_BIN_EXE_histogram");
 const COLLECTIVES: &str = env!("CARGO_BIN_EXE_shmem_collective_latency");
 const COLLECTIVE_BW: &str = env!("CARGO_BIN_EXE_shmem_collective_bw");
 const TRANSPORTS: [&str; 3] = ["p2p", "ibgda", "ibrc"];
@@ -41,6 +45,9 @@ fn fields(program: &str) -> BTreeSet<&'static str> {
             "app variant ctas nx ny niter norm_every norm ms us_per_iteration gpoints check scaling speedup efficiency"
         }
         ALLTOALL => "app mode via phase ctas bytes tokens experts top_k seed iters us_p50 us_p99 gbps",
+        GUPS | HISTOGRAM => {
+            "app op via nodes ctas words updates seed skew ms gups payload segment age_us writes record_bytes acknowledgements"
+        }
         _ => "test collective on ctas scope bytes iters us_p50 us_p99 gbps bus_gbps",
     };
     let common = "device hca transport npes qps threads wqes doorbells verified gpu driver date";
@@ -260,6 +267,8 @@ fn wrong_results_are_errors_with_their_place() {
             "--nx 20 --ny 20 --niter 3 --variant p --check single --corrupt 5",
             "beside the solution of one PE, point 205:",
         ),
+        (GUPS, "--updates 50 --words 100 --via aggregate --corrupt 9", "table, word 9:"),
+        (HISTOGRAM, "--keys 50 --bins 100 --via direct --corrupt 9", "table, word 9:"),
         (ALLTOALL, "-b 64 -e 64 -n 3 --corrupt 9", "what another PE sent, byte 9:"),
         (
             COLLECTIVES,
@@ -288,6 +297,77 @@ fn failures_of_the_network_end_the_job() {
         let error = failure(program, &format!("{args} --npes 2 --transport ibgda --device cpu"), &faults);
         assert!(error.contains("remote access"), "{error}");
     }
+}
+
+/// Runs a program of updates on two nodes of two PEs; the rows of both ways.
+fn updates_on_nodes(program: &str, args: &str, network: &str) -> [Value; 2] {
+    let json = File::new("jsonl");
+    let args = format!("{args} --device cpu --segment 1K --age 60000000 --json {}", json.path().display());
+    let mut options = LaunchOptions::new(4, program).args(args.split_whitespace()).env("OXSHMEM_NETWORK", network);
+    options.nodes = 2;
+    options.output = Output::Captured;
+    options.timeout = Some(Duration::from_secs(100));
+    let outcome = launch::run(&options).unwrap();
+    assert!(outcome.is_success(), "{program} {args}: {outcome:?}");
+    let rows: Vec<Value> = json.read().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    rows.try_into().unwrap_or_else(|rows| panic!("{rows:?}"))
+}
+
+/// A segment leaves when it is full, or at most twice for each `quiet` that finds it unfinished.
+#[test]
+fn updates_are_right_on_nodes_and_counted_by_formula() {
+    for network in ["ibgda", "ibrc"] {
+        for (program, args) in [
+            (GUPS, "--updates 20000 --words 5000"),
+            (GUPS, "--op xor --updates 20000 --words 333 --ctas 3"),
+            (HISTOGRAM, "--keys 20000 --bins 10001 --skew 5"),
+        ] {
+            let [direct, aggregate] = updates_on_nodes(program, args, network);
+            let of = |row: &Value, name: &str| row[name].as_u64().unwrap_or_else(|| panic!("no {name} in {row}"));
+            for row in [&direct, &aggregate] {
+                assert!(row["verified"] == true && row["nodes"] == 2 && row["npes"] == 4, "{row}");
+                assert!(row["gups"].as_f64().unwrap() > 0.0, "{row}");
+            }
+            assert!(direct["writes"].is_null() && direct["segment"].is_null(), "{direct}");
+            let (writes, bytes) = (of(&aggregate, "writes"), of(&aggregate, "record_bytes"));
+            // Half of the places are on the other node, more or less.
+            let far = bytes / 16;
+            assert!(bytes.is_multiple_of(16) && (32_000..=48_000).contains(&far), "{aggregate}");
+            // A ring in each direction; each of its two PEs calls quiet once.
+            let least = bytes.div_ceil(1024);
+            assert!((least..=least + 2 * (1 + 2 * 2)).contains(&writes), "{aggregate}");
+            let acknowledgements = of(&aggregate, "acknowledgements");
+            let requests = 2 * writes + acknowledgements;
+            // Barriers before and after post a few more.
+            assert!((requests..requests + 100).contains(&of(&aggregate, "wqes")), "{aggregate}");
+            assert!(of(&aggregate, "payload") >= bytes && of(&aggregate, "payload") < bytes + 8 * (requests + 100));
+            // Adjacent words that lanes happen to put together share a request.
+            assert!(of(&direct, "wqes") >= far * 9 / 10, "{direct}, {far}");
+            assert!(of(&direct, "wqes") > 15 * of(&aggregate, "wqes"), "{direct} {aggregate}");
+        }
+    }
+}
+
+#[test]
+fn updates_are_right_over_each_transport() {
+    let faults = [("OXSHMEM_SOFT_FAULTS", "seed=7,reorder=0.5,visibility")];
+    for transport in TRANSPORTS {
+        for env in [&[][..], &faults] {
+            let gups = rows(GUPS, &format!("--npes 3 --updates 3000 --words 700 --transport {transport}"), env);
+            let ways: Vec<&str> = gups.iter().map(|row| row["via"].as_str().unwrap()).collect();
+            assert_eq!(ways, ["direct", "aggregate"]);
+            let args = format!("--npes 3 --keys 3000 --bins 10 --skew 3 --via aggregate --transport {transport}");
+            assert_eq!(rows(HISTOGRAM, &args, env).len(), 1);
+        }
+    }
+}
+
+#[test]
+fn options_of_updates_are_checked() {
+    let error = failure(GUPS, "--segment 3K --npes 2", &[]);
+    assert!(error.contains("a segment of 3072 bytes"), "{error}");
+    let error = failure(HISTOGRAM, "--age 60000001 --npes 2", &[]);
+    assert!(error.contains("an age of 60.000001s"), "{error}");
 }
 
 #[test]
@@ -320,7 +400,7 @@ fn what_does_not_fit_or_is_not_there_is_one_clear_line() {
     let error =
         failure(JACOBI, "--npes 2 --nx 4096 --ny 4096", &[("OXSHMEM_HEAP_MAX", "16M"), ("OXSHMEM_HEAP_CHUNK", "1M")]);
     assert!(error.contains("67141632 bytes") && error.contains("OXSHMEM_HEAP_MAX is 16M"), "{error}");
-    for program in [JACOBI, ALLTOALL] {
+    for program in [JACOBI, ALLTOALL, GUPS, HISTOGRAM] {
         let error = failure(program, "--npes 2 --hca mlx5 --transport p2p --device cpu", &[]);
         assert!(error.contains("mlx5") && error.trim_end().lines().count() == 1, "{error}");
     }

@@ -340,7 +340,7 @@ fn the_demo_fails_when_a_step_does() {
 }
 
 /// Programs that print tables, with arguments that make them print several lines.
-fn printing() -> [(&'static str, &'static str); 5] {
+fn printing() -> [(&'static str, &'static str); 7] {
     [
         (program(Bench::PutBw), "-n 2 -w 1 -b 8 -e 256"),
         (
@@ -348,6 +348,8 @@ fn printing() -> [(&'static str, &'static str); 5] {
             "-n 2 -w 1 --collective sync --collective barrier --collective fcollect -b 8 -e 64",
         ),
         (env!("CARGO_BIN_EXE_jacobi"), "--npes 2 --nx 64 --ny 32 --niter 4"),
+        (env!("CARGO_BIN_EXE_gups"), "--npes 2 --updates 100 --words 50"),
+        (env!("CARGO_BIN_EXE_histogram"), "--npes 2 --keys 100 --bins 50"),
         (env!("CARGO_BIN_EXE_alltoall"), "--npes 2 -n 2 --max 64"),
         (env!("CARGO_BIN_EXE_demo"), ""),
     ]

@@ -100,6 +100,9 @@ pub enum ErrorCode {
     GridIncomplete = 15,
     /// no error: the job is to end with the status `length`
     ExitRequested = 16,
+    /** the deadline passed while `length` bytes of records in the ring at PE `address` waited to be
+ applied by PE `pe`*/
+    AggregateStalled = 17,
 }
 /** In the ErrorRecord of a wait for variables `address` is a variable that is not yet what the wait
  is for, `wqe_index` the value seen there (of its bytes alone), `length` the value wanted
@@ -532,6 +535,336 @@ pub const CONTEXT_BATCHED: u32 = 8;
 /// this PE's card of the context's number sends, though PEs push
 pub const CONTEXT_DIRECT: u32 = 16;
 pub const CONTEXT_CARD_SHIFT: u32 = 8;
+/// of a ring: each leaves as one write, no record crosses their borders
+pub const AGGREGATE_SEGMENTS: u32 = 16;
+/// 1 KiB
+pub const MIN_AGGREGATE_SEGMENT_LOG2: u32 = 10;
+/// 64 KiB
+pub const MAX_AGGREGATE_SEGMENT_LOG2: u32 = 16;
+/// of the shortest record; all are multiples of it
+pub const AGGREGATE_RECORD_BYTES: u32 = 16;
+/// of one record
+pub const AGGREGATE_MOST_PAYLOAD: u32 = 248;
+/// members of a team on one node
+pub const AGGREGATE_MOST_PES_PER_NODE: u32 = 128;
+/// of an offset in the heap
+pub const AGGREGATE_HEAP_BITS: u32 = 38;
+/// A ring, in the heap of the rail peer, followed by its segments.
+#[repr(C)]
+#[repr(align(128))]
+#[derive(Debug, Copy, Clone, bytemuck::Pod, bytemuck::Zeroable)]
+pub struct AggregateRing {
+    /// bytes reserved for records
+    pub tail: u64,
+    pub __bindgen_padding_0: [u8; 120usize],
+    /// what is before it leaves at once, even if its segment is not full
+    pub wanted: u64,
+    pub __bindgen_padding_1: [u8; 120usize],
+    /// by the receiver's signal: bytes applied
+    pub applied: u64,
+    pub __bindgen_padding_2: [u8; 120usize],
+    /// bytes that have left
+    pub sent: u64,
+    /// the device's clock when it found the first record that has not left, or 0
+    pub since: u64,
+    pub __bindgen_padding_3: [u8; 112usize],
+    /// Written by all PEs of the node: bytes of records ever written to each segment.
+    pub written: [u64; 16usize],
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of AggregateRing",
+    ][::core::mem::size_of::<AggregateRing>() - 640usize];
+    [
+        "Alignment of AggregateRing",
+    ][::core::mem::align_of::<AggregateRing>() - 128usize];
+    [
+        "Offset of field: AggregateRing::tail",
+    ][::core::mem::offset_of!(AggregateRing, tail) - 0usize];
+    [
+        "Offset of field: AggregateRing::wanted",
+    ][::core::mem::offset_of!(AggregateRing, wanted) - 128usize];
+    [
+        "Offset of field: AggregateRing::applied",
+    ][::core::mem::offset_of!(AggregateRing, applied) - 256usize];
+    [
+        "Offset of field: AggregateRing::sent",
+    ][::core::mem::offset_of!(AggregateRing, sent) - 384usize];
+    [
+        "Offset of field: AggregateRing::since",
+    ][::core::mem::offset_of!(AggregateRing, since) - 392usize];
+    [
+        "Offset of field: AggregateRing::written",
+    ][::core::mem::offset_of!(AggregateRing, written) - 512usize];
+};
+/// Where the receiver finds what a ring holds, in its heap, followed by segments.
+#[repr(C)]
+#[repr(align(128))]
+#[derive(Debug, Copy, Clone, bytemuck::Pod, bytemuck::Zeroable)]
+pub struct AggregateInbox {
+    /// by the sender's signal: bytes that have arrived
+    pub arrived: u64,
+    pub __bindgen_padding_0: [u8; 120usize],
+    /// by the receiver's service
+    pub applied: u64,
+    pub __bindgen_padding_1: [u8; 120usize],
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of AggregateInbox",
+    ][::core::mem::size_of::<AggregateInbox>() - 256usize];
+    [
+        "Alignment of AggregateInbox",
+    ][::core::mem::align_of::<AggregateInbox>() - 128usize];
+    [
+        "Offset of field: AggregateInbox::arrived",
+    ][::core::mem::offset_of!(AggregateInbox, arrived) - 0usize];
+    [
+        "Offset of field: AggregateInbox::applied",
+    ][::core::mem::offset_of!(AggregateInbox, applied) - 128usize];
+};
+/// Where a member of the team is.
+#[repr(C)]
+#[derive(Debug, Copy, Clone, bytemuck::Pod, bytemuck::Zeroable)]
+pub struct AggregateMember {
+    pub node: u32,
+    /// among the members of its node
+    pub number: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of AggregateMember",
+    ][::core::mem::size_of::<AggregateMember>() - 8usize];
+    [
+        "Alignment of AggregateMember",
+    ][::core::mem::align_of::<AggregateMember>() - 4usize];
+    [
+        "Offset of field: AggregateMember::node",
+    ][::core::mem::offset_of!(AggregateMember, node) - 0usize];
+    [
+        "Offset of field: AggregateMember::number",
+    ][::core::mem::offset_of!(AggregateMember, number) - 4usize];
+};
+/// A node of the team, as a PE of another one sends to it.
+#[repr(C)]
+#[repr(align(128))]
+#[derive(Debug, Copy, Clone, bytemuck::Pod, bytemuck::Zeroable)]
+pub struct AggregateNode {
+    /// AggregateRing at the rail peer, mapped here; 0: the PE's own node
+    pub ring: u64,
+    /// PE of this PE's node that has the ring
+    pub rail: i32,
+    pub receiver: i32,
+    pub __bindgen_padding_0: [u8; 112usize],
+    /// not 0: there was a record
+    pub used: u64,
+    /// as far as this position the ring was seen to have room
+    pub room: u64,
+    pub __bindgen_padding_1: [u8; 112usize],
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of AggregateNode",
+    ][::core::mem::size_of::<AggregateNode>() - 256usize];
+    [
+        "Alignment of AggregateNode",
+    ][::core::mem::align_of::<AggregateNode>() - 128usize];
+    [
+        "Offset of field: AggregateNode::ring",
+    ][::core::mem::offset_of!(AggregateNode, ring) - 0usize];
+    [
+        "Offset of field: AggregateNode::rail",
+    ][::core::mem::offset_of!(AggregateNode, rail) - 8usize];
+    [
+        "Offset of field: AggregateNode::receiver",
+    ][::core::mem::offset_of!(AggregateNode, receiver) - 12usize];
+    [
+        "Offset of field: AggregateNode::used",
+    ][::core::mem::offset_of!(AggregateNode, used) - 128usize];
+    [
+        "Offset of field: AggregateNode::room",
+    ][::core::mem::offset_of!(AggregateNode, room) - 136usize];
+};
+/// An aggregating context as device code takes it, by value.
+#[repr(C)]
+#[derive(Debug, Copy, Clone, bytemuck::Pod, bytemuck::Zeroable)]
+pub struct Aggregate {
+    /// for members of the PE's own node, and for the service
+    pub beside: Context,
+    /// AggregateMember\[n_pes\]
+    pub members: u64,
+    /// AggregateNode\[n_nodes\]
+    pub nodes: u64,
+    pub n_pes: i32,
+    pub n_nodes: u32,
+    pub my_node: u32,
+    /// among the members of the node
+    pub my_number: u32,
+    pub segment_log2: u32,
+    /// the number of the context among those of the PE, for the host
+    pub set: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of Aggregate",
+    ][::core::mem::size_of::<Aggregate>() - 88usize];
+    [
+        "Alignment of Aggregate",
+    ][::core::mem::align_of::<Aggregate>() - 8usize];
+    [
+        "Offset of field: Aggregate::beside",
+    ][::core::mem::offset_of!(Aggregate, beside) - 0usize];
+    [
+        "Offset of field: Aggregate::members",
+    ][::core::mem::offset_of!(Aggregate, members) - 48usize];
+    [
+        "Offset of field: Aggregate::nodes",
+    ][::core::mem::offset_of!(Aggregate, nodes) - 56usize];
+    [
+        "Offset of field: Aggregate::n_pes",
+    ][::core::mem::offset_of!(Aggregate, n_pes) - 64usize];
+    [
+        "Offset of field: Aggregate::n_nodes",
+    ][::core::mem::offset_of!(Aggregate, n_nodes) - 68usize];
+    [
+        "Offset of field: Aggregate::my_node",
+    ][::core::mem::offset_of!(Aggregate, my_node) - 72usize];
+    [
+        "Offset of field: Aggregate::my_number",
+    ][::core::mem::offset_of!(Aggregate, my_number) - 76usize];
+    [
+        "Offset of field: Aggregate::segment_log2",
+    ][::core::mem::offset_of!(Aggregate, segment_log2) - 80usize];
+    [
+        "Offset of field: Aggregate::set",
+    ][::core::mem::offset_of!(Aggregate, set) - 84usize];
+};
+/** A ring of this PE with the inbox that it is sent to, or an inbox of this PE with the ring that it
+ is acknowledged to. Both are addresses in this PE's heap; the peer has the other one at the same
+ offset.*/
+#[repr(C)]
+#[derive(Debug, Copy, Clone, bytemuck::Pod, bytemuck::Zeroable)]
+pub struct AggregateLink {
+    pub ring: u64,
+    pub inbox: u64,
+    /// number in the team
+    pub peer: i32,
+    pub node: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of AggregateLink",
+    ][::core::mem::size_of::<AggregateLink>() - 24usize];
+    [
+        "Alignment of AggregateLink",
+    ][::core::mem::align_of::<AggregateLink>() - 8usize];
+    [
+        "Offset of field: AggregateLink::ring",
+    ][::core::mem::offset_of!(AggregateLink, ring) - 0usize];
+    [
+        "Offset of field: AggregateLink::inbox",
+    ][::core::mem::offset_of!(AggregateLink, inbox) - 8usize];
+    [
+        "Offset of field: AggregateLink::peer",
+    ][::core::mem::offset_of!(AggregateLink, peer) - 16usize];
+    [
+        "Offset of field: AggregateLink::node",
+    ][::core::mem::offset_of!(AggregateLink, node) - 20usize];
+};
+/// What the service of an aggregating context works on, and what it has done.
+#[repr(C)]
+#[repr(align(128))]
+#[derive(Debug, Copy, Clone, bytemuck::Pod, bytemuck::Zeroable)]
+pub struct AggregateService {
+    pub context: Aggregate,
+    /// AggregateLink\[n_sends\]
+    pub sends: u64,
+    /// AggregateLink\[n_receives\]
+    pub receives: u64,
+    /// int32_t\[\]: members of the PE's node, by number
+    pub own_node: u64,
+    pub n_sends: u32,
+    pub n_receives: u32,
+    pub n_own_node: u32,
+    pub reserved0: u32,
+    /// records leave when they are as old
+    pub age_ns: u64,
+    pub __bindgen_padding_0: [u8; 120usize],
+    /// not 0: records are on their way
+    pub busy: u64,
+    /// writes that have left
+    pub segments: u64,
+    /// and their bytes
+    pub segment_bytes: u64,
+    /// signals that have left
+    pub acknowledgements: u64,
+    /// applied here
+    pub records: u64,
+    /// not 0: a record that does not parse was found, at this position and 1
+    pub broken: u64,
+    pub __bindgen_padding_1: [u8; 80usize],
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of AggregateService",
+    ][::core::mem::size_of::<AggregateService>() - 384usize];
+    [
+        "Alignment of AggregateService",
+    ][::core::mem::align_of::<AggregateService>() - 128usize];
+    [
+        "Offset of field: AggregateService::context",
+    ][::core::mem::offset_of!(AggregateService, context) - 0usize];
+    [
+        "Offset of field: AggregateService::sends",
+    ][::core::mem::offset_of!(AggregateService, sends) - 88usize];
+    [
+        "Offset of field: AggregateService::receives",
+    ][::core::mem::offset_of!(AggregateService, receives) - 96usize];
+    [
+        "Offset of field: AggregateService::own_node",
+    ][::core::mem::offset_of!(AggregateService, own_node) - 104usize];
+    [
+        "Offset of field: AggregateService::n_sends",
+    ][::core::mem::offset_of!(AggregateService, n_sends) - 112usize];
+    [
+        "Offset of field: AggregateService::n_receives",
+    ][::core::mem::offset_of!(AggregateService, n_receives) - 116usize];
+    [
+        "Offset of field: AggregateService::n_own_node",
+    ][::core::mem::offset_of!(AggregateService, n_own_node) - 120usize];
+    [
+        "Offset of field: AggregateService::reserved0",
+    ][::core::mem::offset_of!(AggregateService, reserved0) - 124usize];
+    [
+        "Offset of field: AggregateService::age_ns",
+    ][::core::mem::offset_of!(AggregateService, age_ns) - 128usize];
+    [
+        "Offset of field: AggregateService::busy",
+    ][::core::mem::offset_of!(AggregateService, busy) - 256usize];
+    [
+        "Offset of field: AggregateService::segments",
+    ][::core::mem::offset_of!(AggregateService, segments) - 264usize];
+    [
+        "Offset of field: AggregateService::segment_bytes",
+    ][::core::mem::offset_of!(AggregateService, segment_bytes) - 272usize];
+    [
+        "Offset of field: AggregateService::acknowledgements",
+    ][::core::mem::offset_of!(AggregateService, acknowledgements)
+        - 280usize];
+    [
+        "Offset of field: AggregateService::records",
+    ][::core::mem::offset_of!(AggregateService, records) - 288usize];
+    [
+        "Offset of field: AggregateService::broken",
+    ][::core::mem::offset_of!(AggregateService, broken) - 296usize];
+};
 /// A word of the proxy's as device code knows it.
 #[repr(C)]
 #[derive(Debug, Copy, Clone, bytemuck::Pod, bytemuck::Zeroable)]

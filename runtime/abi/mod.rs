@@ -47,7 +47,23 @@ macro_rules! zeroed_by_default {
         })*
     };
 }
-zeroed_by_default!(ErrorRecord, Breakage, Context, Control, Qp, ProxyWord, Proxy, LocalRegion, Choice, State, Profile);
+zeroed_by_default!(
+    ErrorRecord,
+    Breakage,
+    Context,
+    Aggregate,
+    AggregateRing,
+    AggregateNode,
+    AggregateService,
+    Control,
+    Qp,
+    ProxyWord,
+    Proxy,
+    LocalRegion,
+    Choice,
+    State,
+    Profile
+);
 
 impl Team {
     /// Returns a row without a team.

@@ -57,6 +57,12 @@ impl CpuDevice {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn stream_of(&self, options: ExecutorOptions) -> Result<Stream, DeviceError> {
+        let executor = Arc::new(Executor::new(options)?);
+        self.streams().push(Arc::downgrade(&executor));
+        Ok(Stream(StreamKind::Cpu(executor)))
+    }
+
     fn executor<'a>(&'a self, stream: &'a Stream) -> Result<&'a Executor, DeviceError> {
         executor_of(stream, &self.executor)
     }
@@ -236,9 +242,12 @@ impl Device for CpuDevice {
     }
 
     fn create_stream(&self) -> Result<Stream, DeviceError> {
-        let executor = Arc::new(Executor::new(self.executor.options().clone())?);
-        self.streams().push(Arc::downgrade(&executor));
-        Ok(Stream(StreamKind::Cpu(executor)))
+        self.stream_of(self.executor.options().clone())
+    }
+
+    fn create_urgent_stream(&self) -> Result<Stream, DeviceError> {
+        // One worker runs one block.
+        self.stream_of(ExecutorOptions { workers: 1, ..self.executor.options().clone() })
     }
 
     unsafe fn stream_from_raw(&self, raw: *mut c_void) -> Result<Stream, DeviceError> {

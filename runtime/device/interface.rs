@@ -155,6 +155,9 @@ pub(crate) trait Device: Debug + Send + Sync {
     fn load(&self, source: &ModuleSource) -> Result<Arc<dyn LoadedModule>, DeviceError>;
     /// A new stream.
     fn create_stream(&self) -> Result<Stream, DeviceError>;
+    /// A new stream for kernels of one block that others wait for: they start before all kernels
+    /// of other streams that wait for room, where the device has priorities.
+    fn create_urgent_stream(&self) -> Result<Stream, DeviceError>;
     /// The program's stream with this handle.
     ///
     /// # Safety

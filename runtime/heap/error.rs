@@ -1,6 +1,7 @@
 //! Errors of the symmetric heap.
 
 use super::allocation::AllocationInfo;
+use crate::aggregate::AggregateError;
 use crate::context::ContextError;
 use crate::device::DeviceError;
 
@@ -104,6 +105,9 @@ pub enum HeapError {
     /// A context, as an argument of a kernel, that cannot be used.
     #[error(transparent)]
     Context(#[from] ContextError),
+    /// An aggregating context, as an argument of a kernel, that cannot be used.
+    #[error(transparent)]
+    Aggregate(#[from] AggregateError),
     /// A part that reaches outside its slice.
     #[error("elements {first}..{last} are outside a slice of {len} elements in {allocation}")]
     OutOfRange {
@@ -144,6 +148,14 @@ pub enum HeapError {
     Lent {
         /// The allocation.
         allocation: Box<AllocationInfo>,
+    },
+    /// Free of memory that an aggregating context uses.
+    #[error("{allocation} has the rings of aggregating context {number}; destroy that before Pe::free")]
+    Aggregates {
+        /// The allocation.
+        allocation: Box<AllocationInfo>,
+        /// The number of the context.
+        number: u32,
     },
     /// Memory of the heap where memory of the program is needed.
     #[error("{allocation} is not memory of the program; give it back with Pe::free")]

@@ -29,7 +29,10 @@ impl Pe {
     pub fn finalize(self) -> Result<()> {
         // Work on other streams uses memory that is about to go.
         let ended = if self.others_work() { self.synchronize_device() } else { self.synchronize() };
-        let quiet = ended.and_then(|()| self.quiet_all_contexts()).and_then(|()| self.quiet());
+        let quiet = ended
+            .and_then(|()| self.quiet_all_aggregates())
+            .and_then(|()| self.quiet_all_contexts())
+            .and_then(|()| self.quiet());
         if let Err(reason) = files::write(&self) {
             report(format_args!("PE {}: {reason}", self.my_pe()));
         }
@@ -111,7 +114,9 @@ impl Drop for Pe {
         self.watched.detach();
         // Kernels must not outlive the memory they use. After finalize none runs.
         let mut report = [0; REPORT_BYTES];
-        let stopped = self.slab.write(self.parts.control, ABORT_AT, &abi::ABORT_JOB).and_then(|()| {
+        let aborted = self.slab.write(self.parts.control, ABORT_AT, &abi::ABORT_JOB);
+        self.aggregates.borrow_mut().stop();
+        let stopped = aborted.and_then(|()| {
             let control = self.slab.address(self.parts.control);
             let wait = if self.others_work() { Wait::Everything } else { Wait::Own };
             // SAFETY: the slab holds the control block.

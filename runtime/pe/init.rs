@@ -470,6 +470,8 @@ impl Connected {
             levels: OnceCell::new(),
             teams: RefCell::new(self.teams),
             contexts: RefCell::default(),
+            aggregate: OnceCell::new(),
+            aggregates: RefCell::default(),
             mixed_words: self.mixed_words,
             network: self.network,
             buffers: RefCell::default(),

@@ -8,7 +8,7 @@ use super::Pe;
 use crate::Result;
 use crate::device::{self, LaunchConfig, LoadedModule, ModuleSource, Wait};
 use crate::kernel::args::KernelArgs;
-use crate::modules::{COLLECTIVES, LEVELS};
+use crate::modules::{AGGREGATE, COLLECTIVES, LEVELS};
 use crate::stream::{OnStream, Stream};
 
 /// Streams.
@@ -171,6 +171,32 @@ impl Pe {
         unsafe { self.queue_lazily(stream, (&self.levels, &LEVELS, name), config, &args) }
     }
 
+    /// Returns the module of aggregating contexts. It is loaded by the first call.
+    pub(crate) fn aggregate_module(&self) -> Result<Arc<dyn LoadedModule>> {
+        self.loaded(&self.aggregate, &AGGREGATE)
+    }
+
+    /// Runs a kernel of `aggregate.cu` in one block and waits for it.
+    ///
+    /// # Safety
+    /// `args` must fit the kernel.
+    pub(crate) unsafe fn run_aggregate_kernel(&self, name: &str, threads: u32, args: &impl KernelArgs) -> Result<()> {
+        let (own, module) = (&device::Stream::OWN, self.aggregate_module()?);
+        // SAFETY: the caller's promise.
+        unsafe { self.queue_kernel(own, (module.as_ref(), name), LaunchConfig::linear(1, threads), args) }?;
+        self.wait(Wait::Own)
+    }
+
+    /// Returns a module, and loads it before if it is not there.
+    fn loaded(&self, place: &OnceCell<Arc<dyn LoadedModule>>, source: &ModuleSource) -> Result<Arc<dyn LoadedModule>> {
+        if let Some(module) = place.get() {
+            return Ok(Arc::clone(module));
+        }
+        let module = self.device.load(source)?;
+        // One thread at a time has the PE, so no other sets it meanwhile.
+        Ok(Arc::clone(place.get_or_init(|| module)))
+    }
+
     /// Puts a kernel of a module on a stream, and loads the module before if it is not there.
     ///
     /// # Safety
@@ -182,11 +208,7 @@ impl Pe {
         config: LaunchConfig,
         args: &impl KernelArgs,
     ) -> Result<()> {
-        if place.get().is_none() {
-            // One thread at a time has the PE, so no other has set it meanwhile.
-            let _ = place.set(self.device.load(source)?);
-        }
-        let Some(module) = place.get() else { return Ok(()) };
+        let module = self.loaded(place, source)?;
         // SAFETY: the caller's promise.
         unsafe { self.queue_kernel(stream, (module.as_ref(), name), config, args) }
     }

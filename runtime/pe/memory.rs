@@ -153,6 +153,10 @@ impl Pe {
         let mut lent = false;
         let allocation = allocation.and_then(|allocation| {
             self.heap.borrow().check_own(&allocation)?;
+            let range = allocation.address()..allocation.address() + allocation.bytes();
+            if let Some(number) = self.aggregates().borrow().overlapping(&range) {
+                return Err(HeapError::Aggregates { allocation: allocation.info(), number });
+            }
             lent = self.loans.ended(&allocation)?;
             Ok(allocation)
         });

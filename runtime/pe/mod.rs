@@ -28,6 +28,7 @@ use unread::Unread;
 
 use crate::Result;
 use crate::abi;
+use crate::aggregate::AggregateTable;
 use crate::bootstrap::Bootstrap;
 use crate::buffer::{Buffers, Symmetric};
 use crate::check::waits::WaitCheck;
@@ -111,6 +112,8 @@ pub struct Pe {
     levels: OnceCell<Arc<dyn LoadedModule>>,
     teams: RefCell<Teams>,
     contexts: RefCell<ContextTable>,
+    aggregate: OnceCell<Arc<dyn LoadedModule>>,
+    aggregates: RefCell<AggregateTable>,
     mixed_words: Option<MixedWords>,
     network: Option<Network>,
     /// What the network's keys are for, which outlives them.
@@ -400,6 +403,10 @@ impl Pe {
 
     pub(crate) fn contexts(&self) -> &RefCell<ContextTable> {
         &self.contexts
+    }
+
+    pub(crate) fn aggregates(&self) -> &RefCell<AggregateTable> {
+        &self.aggregates
     }
 
     /// The queue pairs that device code posts to, if it posts by itself.

@@ -180,7 +180,8 @@ impl Team {
     ///
     /// # Errors
     /// PEs that do not come; the team was destroyed already, or it is one of those that exist
-    /// forever. An error of an earlier operation is returned too, but the team has ended then.
+    /// forever, or it has an aggregating context. An error of an earlier operation is returned too,
+    /// but the team has ended then.
     ///
     /// ```
     /// # fn main() -> oxshmem::Result<()> {
@@ -197,6 +198,9 @@ impl Team {
         let entry = self.0;
         if entry.place.row < PREDEFINED {
             return Err(TeamError::Predefined { name: name(handle) }.into());
+        }
+        if let Some(number) = pe.aggregates().borrow().of_team(handle) {
+            return Err(TeamError::Aggregates { name: name(handle), number }.into());
         }
         // What is still on its way to a workspace must not arrive in that of the row's next team.
         let quiet = pe.quiet();

@@ -43,6 +43,14 @@ pub enum TeamError {
         /// The team.
         name: String,
     },
+    /// A team that an aggregating context is over. Nothing was destroyed.
+    #[error("{name} has aggregating context {number} over it; destroy that before the team (Aggregate::destroy)")]
+    Aggregates {
+        /// The team.
+        name: String,
+        /// The number of the context.
+        number: u32,
+    },
     /// The members did not all come, or called different things. Nothing was created or destroyed.
     #[error("{failure}{pes}")]
     Meeting {

@@ -25,6 +25,11 @@ impl TeamNodes {
         Self { nodes: reach.cliques(pes) }
     }
 
+    /// Returns the members of each node by their numbers in the team, ascending.
+    pub fn lists(&self) -> &[Vec<usize>] {
+        &self.nodes
+    }
+
     /// Returns how many nodes there are.
     pub fn count(&self) -> usize {
         self.nodes.len()
@@ -36,7 +41,7 @@ impl TeamNodes {
     }
 
     /// Returns where a member is.
-    pub fn seat(&self, member: usize) -> Seat {
+    pub(super) fn seat(&self, member: usize) -> Seat {
         let mut seats = self.nodes.iter().enumerate().filter_map(|(node, members)| {
             Some(Seat { node, number: members.iter().position(|other| *other == member)? })
         });

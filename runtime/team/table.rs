@@ -130,6 +130,26 @@ impl Team {
         self.0.members.pe(pe).and_then(|pe| other.0.members.index_of(pe))
     }
 
+    /// Returns how many nodes the team has: sets of members that reach each other by load and
+    /// store.
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// # let pe = oxshmem::init()?;
+    /// assert!(pe.team_world().nodes_by_reach() >= 1);
+    /// # pe.finalize()
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn nodes_by_reach(&self) -> usize {
+        self.0.nodes.count()
+    }
+
+    /// Returns the team's nodes.
+    pub(crate) fn nodes(&self) -> &TeamNodes {
+        &self.0.nodes
+    }
+
     pub(crate) fn set_of_members(&self) -> &Members {
         &self.0.members
     }

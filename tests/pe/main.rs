@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)] // A failed case ends this process, which is how it reports.
 
+mod aggregates;
 mod atomics;
 mod barriers;
 mod buffers;
@@ -47,6 +48,11 @@ type Case = (&'static str, fn(&[String]) -> Outcome);
 
 const CASES: &[Case] = &[
     ("aborts", processes::aborts),
+    ("aggregate_ages", aggregates::ages),
+    ("aggregate_counts", aggregates::counts),
+    ("aggregate_errors", aggregates::errors),
+    ("aggregate_rail_dies", aggregates::rail_dies),
+    ("aggregates", aggregates::aggregates),
     ("atomic_contention", atomics::contention),
     ("atomic_values", atomics::values),
     ("beyond", errors::beyond),

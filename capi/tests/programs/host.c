@@ -64,6 +64,37 @@ static void contexts(void) {
     REFUSED(oxshmemx_ctx_device_array(one, &array), OXSHMEM_ERROR_CONTEXT, "no contexts of number");
 }
 
+/* Every call on aggregating contexts. */
+static void aggregates(int n) {
+    const oxshmem_team_t world = OXSHMEM_TEAM_WORLD;
+    oxshmemx_aggregate_config_t config = {1024, 1000};
+    oxshmemx_aggregate_t one;
+    size_t bytes = 0, by_default = 0;
+    uint64_t *operations = (uint64_t *)calloc((size_t)n, sizeof(*operations));
+    EXPECT(operations != NULL);
+    WORKS(oxshmemx_aggregate_bytes(world, &config, &bytes));
+    WORKS(oxshmemx_aggregate_bytes(world, NULL, &by_default));
+    EXPECT(bytes > 0 && bytes < by_default);
+    void *memory = oxshmem_malloc(bytes);
+    EXPECT(memory != NULL);
+    REFUSED(oxshmemx_team_create_aggregate(world, &config, memory, 8, &one), OXSHMEM_ERROR_CONTEXT, "1 words of symmetric");
+    REFUSED(oxshmemx_team_create_aggregate(world, &config, memory, bytes, NULL), OXSHMEM_ERROR_INVALID, "is null");
+    config.age_us = -2;
+    REFUSED(oxshmemx_team_create_aggregate(world, &config, memory, bytes, &one), OXSHMEM_ERROR_INVALID, "an age of -2");
+    config.age_us = -1, config.segment = 3;
+    REFUSED(oxshmemx_aggregate_bytes(world, &config, &bytes), OXSHMEM_ERROR_CONTEXT, "a segment of 3 bytes");
+    config.segment = 1024;
+    WORKS(oxshmemx_team_create_aggregate(world, &config, memory, bytes, &one));
+    operations[0] = 7;
+    WORKS(oxshmemx_aggregate_unacknowledged(one, operations));
+    EXPECT(operations[0] == 0);
+    REFUSED(oxshmemx_aggregate_unacknowledged(one, NULL), OXSHMEM_ERROR_INVALID, "is null");
+    WORKS(oxshmemx_aggregate_destroy(one));
+    REFUSED(oxshmemx_aggregate_destroy(one), OXSHMEM_ERROR_CONTEXT, "no aggregating context of number");
+    oxshmem_free(memory);
+    free(operations);
+}
+
 /* Every call on teams. */
 static void teams(int me, int n) {
     const oxshmem_team_t world = OXSHMEM_TEAM_WORLD;
@@ -254,6 +285,7 @@ static void job(void) {
     EXPECT(oxshmem_gpu() == -1);
     REFUSED(oxshmem_init(), OXSHMEM_ERROR_INVALID, "already has a PE");
     contexts();
+    aggregates(oxshmem_host_n_pes());
     teams(me, n);
     counters(me, n);
 

@@ -97,6 +97,8 @@ enum class ErrorCode : uint32_t {
     bad_number = 14,          // no context has the number `length`, or no longer
     grid_incomplete = 15,     // of the grid's `length` blocks only `address` made the call within the deadline
     exit_requested = 16,      // no error: the job is to end with the status `length`
+    aggregate_stalled = 17,   // the deadline passed while `length` bytes of records in the ring at PE `address` waited to be
+                              // applied by PE `pe`
 };
 
 // In the ErrorRecord of a wait for variables `address` is a variable that is not yet what the wait
@@ -247,6 +249,97 @@ constexpr uint32_t kContextWarp = 4;    // of Sharing::warp
 constexpr uint32_t kContextBatched = 8; // puts ring at the next flush
 constexpr uint32_t kContextDirect = 16; // this PE's card of the context's number sends, though PEs push
 constexpr uint32_t kContextCardShift = 8;
+
+// Aggregating contexts (oxshmem/aggregate.h). What the PEs of a node send to another node gathers
+// as records in a ring at one of them, the rail peer, whose service sends it to the inbox of a PE
+// of that node, whose service applies it. Positions in a ring count bytes and never wrap; the byte
+// at position p lies at p modulo the ring's size. Ring and inbox of a pair of nodes have one size.
+constexpr uint32_t kAggregateSegments = 16;        // of a ring: each leaves as one write, no record crosses their borders
+constexpr uint32_t kMinAggregateSegmentLog2 = 10;  // 1 KiB
+constexpr uint32_t kMaxAggregateSegmentLog2 = 16;  // 64 KiB
+constexpr uint32_t kAggregateRecordBytes = 16;     // of the shortest record; all are multiples of it
+constexpr uint32_t kAggregateMostPayload = 248;    // of one record
+constexpr uint32_t kAggregateMostPesPerNode = 128; // members of a team on one node
+constexpr uint32_t kAggregateHeapBits = 38;        // of an offset in the heap
+
+// A ring, in the heap of the rail peer, followed by its segments.
+struct alignas(128) AggregateRing {
+    // Written by all PEs of the node.
+    uint64_t tail;                 // bytes reserved for records
+    alignas(128) uint64_t wanted;  // what is before it leaves at once, even if its segment is not full
+    alignas(128) uint64_t applied; // by the receiver's signal: bytes applied
+    // Written by the service of the rail peer.
+    alignas(128) uint64_t sent; // bytes that have left
+    uint64_t since;             // the device's clock when it found the first record that has not left, or 0
+    // Written by all PEs of the node: bytes of records ever written to each segment.
+    alignas(128) uint64_t written[kAggregateSegments];
+};
+
+// Where the receiver finds what a ring holds, in its heap, followed by segments.
+struct alignas(128) AggregateInbox {
+    uint64_t arrived;              // by the sender's signal: bytes that have arrived
+    alignas(128) uint64_t applied; // by the receiver's service
+};
+
+// Where a member of the team is.
+struct AggregateMember {
+    uint32_t node;
+    uint32_t number; // among the members of its node
+};
+
+// A node of the team, as a PE of another one sends to it.
+struct alignas(128) AggregateNode {
+    // Constants.
+    uint64_t ring; // AggregateRing at the rail peer, mapped here; 0: the PE's own node
+    int32_t rail;  // PE of this PE's node that has the ring
+    int32_t receiver;
+    // Written by this PE's threads.
+    alignas(128) uint64_t used; // not 0: there was a record
+    uint64_t room;              // as far as this position the ring was seen to have room
+};
+
+// An aggregating context as device code takes it, by value.
+struct Aggregate {
+    Context beside;   // for members of the PE's own node, and for the service
+    uint64_t members; // AggregateMember[n_pes]
+    uint64_t nodes;   // AggregateNode[n_nodes]
+    int32_t n_pes;
+    uint32_t n_nodes;
+    uint32_t my_node;
+    uint32_t my_number; // among the members of the node
+    uint32_t segment_log2;
+    uint32_t set; // the number of the context among those of the PE, for the host
+};
+
+// A ring of this PE with the inbox that it is sent to, or an inbox of this PE with the ring that it
+// is acknowledged to. Both are addresses in this PE's heap; the peer has the other one at the same
+// offset.
+struct AggregateLink {
+    uint64_t ring;
+    uint64_t inbox;
+    int32_t peer; // number in the team
+    uint32_t node;
+};
+
+// What the service of an aggregating context works on, and what it has done.
+struct alignas(128) AggregateService {
+    Aggregate context;
+    uint64_t sends;    // AggregateLink[n_sends]
+    uint64_t receives; // AggregateLink[n_receives]
+    uint64_t own_node; // int32_t[]: members of the PE's node, by number
+    uint32_t n_sends;
+    uint32_t n_receives;
+    uint32_t n_own_node;
+    uint32_t reserved0;
+    uint64_t age_ns; // records leave when they are as old
+    // Written by the service.
+    alignas(128) uint64_t busy; // not 0: records are on their way
+    uint64_t segments;          // writes that have left
+    uint64_t segment_bytes;     // and their bytes
+    uint64_t acknowledgements;  // signals that have left
+    uint64_t records;           // applied here
+    uint64_t broken;            // not 0: a record that does not parse was found, at this position and 1
+};
 
 // A word of the proxy's as device code knows it.
 struct ProxyWord {

@@ -277,6 +277,25 @@ int oxshmemx_ctx_number(oxshmem_ctx_t ctx, int *first);
 /* Completes what was posted through the contexts that were created together with `ctx`, and destroys them. */
 int oxshmem_ctx_destroy(oxshmem_ctx_t ctx);
 
+/* Aggregating contexts: small operations of all PEs of a node for another node leave together. docs/contexts.md. Kernels take
+ * one by value, as oxshmem::aggregate::Context (oxshmem/aggregate.h). Creating and destroying one is collective over the team.
+ */
+typedef struct oxshmemx_aggregate_config {
+    size_t segment; /* bytes that leave as one write: a power of two from 1024 to 65536, or 0 for 8192 */
+    long age_us;    /* microseconds that a record waits for others, at most 60000000; -1: 200 */
+} oxshmemx_aggregate_config_t;
+/* Writes how many bytes of symmetric memory the context takes. A null `config` is {0, -1}. Not collective. */
+int oxshmemx_aggregate_bytes(oxshmem_team_t team, const oxshmemx_aggregate_config_t *config, size_t *bytes);
+/* Creates one with its rings in `bytes` bytes of symmetric memory, a whole allocation or a part of it, which are the context's
+ * until it is destroyed. */
+int oxshmemx_team_create_aggregate(oxshmem_team_t team, const oxshmemx_aggregate_config_t *config, void *memory, size_t bytes,
+                                   oxshmemx_aggregate_t *aggregate);
+/* Writes, for each PE of the job, the operations of this PE that were not acknowledged: those that may not have been done, once
+ * the job has failed or a deadline has passed. Not collective. */
+int oxshmemx_aggregate_unacknowledged(oxshmemx_aggregate_t aggregate, uint64_t *operations);
+/* Completes what was put into the context, and destroys it. */
+int oxshmemx_aggregate_destroy(oxshmemx_aggregate_t aggregate);
+
 /* Operators and element types of reductions. and, or, xor take integers; min and max all types but complex ones. */
 typedef enum oxshmem_reduce_op {
     OXSHMEM_REDUCE_AND = 0,

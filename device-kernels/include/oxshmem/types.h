@@ -18,6 +18,11 @@ typedef struct oxshmem_ctx {
 #define OXSHMEM_CTX_DEFAULT ((oxshmem_ctx_t){{0}})
 #endif
 
+/* An aggregating context, by value: the bytes of oxshmem::aggregate::Context. */
+typedef struct oxshmemx_aggregate {
+    uint64_t words[11];
+} oxshmemx_aggregate_t;
+
 /* X(type name, C++ type): the standard RMA types of OpenSHMEM 1.5, table 5, less long double, which
  * GPUs do not have. */
 #define OXSHMEM_FOR_EACH_RMA_TYPE(X)                                                                                           \

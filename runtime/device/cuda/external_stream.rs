@@ -50,8 +50,16 @@ impl Drop for Made {
 impl ExternalStream {
     /// Returns a new stream, independent of the legacy default stream.
     pub(super) fn create(pe: &Arc<Stream>) -> Result<Self, DeviceError> {
-        let failed = |error| pe.error("cannot create a stream", error);
-        let raw = stream::create(pe.context()).map_err(failed)?;
+        Self::made(pe, stream::create(pe.context()))
+    }
+
+    /// Returns the same with the highest priority.
+    pub(super) fn create_urgent(pe: &Arc<Stream>) -> Result<Self, DeviceError> {
+        Self::made(pe, stream::create_urgent(pe.context()))
+    }
+
+    fn made(pe: &Arc<Stream>, raw: Result<CUstream, DriverError>) -> Result<Self, DeviceError> {
+        let raw = raw.map_err(|error| pe.error("cannot create a stream", error))?;
         let made = Arc::new(Made { raw, pe: Arc::clone(pe) });
         Ok(Self { _made: Some(made), ..Self::adopt(pe, raw)? })
     }

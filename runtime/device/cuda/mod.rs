@@ -326,6 +326,10 @@ impl Device for CudaDevice {
         Ok(super::Stream(StreamKind::Cuda(ExternalStream::create(&self.stream)?)))
     }
 
+    fn create_urgent_stream(&self) -> Result<super::Stream, DeviceError> {
+        Ok(super::Stream(StreamKind::Cuda(ExternalStream::create_urgent(&self.stream)?)))
+    }
+
     unsafe fn stream_from_raw(&self, raw: *mut c_void) -> Result<super::Stream, DeviceError> {
         if raw == self.stream.raw().cast() {
             return Ok(super::Stream::OWN);

@@ -253,7 +253,7 @@ pub(super) fn create(context: &Context) -> Result<CUstream, DriverError> {
 }
 
 /// Returns the same with the highest priority.
-fn create_urgent(context: &Context) -> Result<CUstream, DriverError> {
+pub(super) fn create_urgent(context: &Context) -> Result<CUstream, DriverError> {
     let _entered = context.enter()?;
     let (mut lowest, mut highest) = (0, 0);
     let mut raw = std::ptr::null_mut();

@@ -75,7 +75,7 @@ OXSHMEM_LAZY OXSHMEM_NOINLINE void record(const abi::ErrorRecord &error) {
     }
     const ErrorCode code = static_cast<ErrorCode>(error.code);
     if (code == ErrorCode::timeout || code == ErrorCode::completion || code == ErrorCode::queue_broken ||
-        code == ErrorCode::grid_incomplete || code == ErrorCode::exit_requested) {
+        code == ErrorCode::grid_incomplete || code == ErrorCode::exit_requested || code == ErrorCode::aggregate_stalled) {
         port::fetch_max<order::acq_rel, reach::system>(&ctl.abort, abi::kAbortLaunch);
     }
 }
