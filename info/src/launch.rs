@@ -18,6 +18,8 @@ pub struct Launch {
     error: Option<String>,
     why: String,
     meeting: String,
+    /// Where the job's secret comes from.
+    secret: String,
     /// This process's number on its node, and how many there are, as the launcher says.
     local_rank: Option<u32>,
     local_size: Option<u32>,
@@ -46,6 +48,7 @@ impl Launch {
             error,
             why: report.why,
             meeting: report.meeting,
+            secret: report.secret,
             local_rank: report.local.map(|(rank, _)| rank),
             local_size: report.local.map(|(_, size)| size),
             ignored: report.ignored,
@@ -78,6 +81,7 @@ impl Launch {
         }
         let _ = writeln!(text, "chosen: {} ({})", self.launcher, self.why);
         let _ = writeln!(text, "the PEs meet: {}", self.meeting);
+        let _ = writeln!(text, "the job's secret: {}", self.secret);
         if let (Some(rank), Some(size)) = (self.local_rank, self.local_size) {
             let _ = writeln!(text, "on this node: process {rank} of {size}");
         }

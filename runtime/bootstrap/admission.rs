@@ -1,19 +1,22 @@
 //! How PEs are told from strangers where the launcher carries no secret.
 //!
 //! A launcher such as plain `srun` gives the PEs nothing but numbers that every user of the machine
-//! can read. Then the secret comes from a file (`OXSHMEM_SECRET_FILE`). Without one, the hub admits
-//! connections from processes of its own user on this machine, as the kernel's table of sockets
-//! shows them, and connections whose source address is one of the job's nodes.
+//! can read. Then the secret comes from a file (`OXSHMEM_SECRET_FILE`), or by munge (`handout.rs`).
+//! Without either, the hub admits connections from processes of its own user on this machine, as
+//! the kernel's table of sockets shows them, and connections whose source address is one of the
+//! job's nodes.
 
 use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::error::BootstrapError;
-use super::job::JobId;
+use super::munge::{Credentials, MungeClient, NoMunge};
 use super::resolve;
+use crate::config;
 
 /// Bytes that a secret in a file has at least.
 const SHORTEST: usize = 16;
@@ -27,43 +30,89 @@ pub enum Admission {
     Secret,
     /// The job has no secret: those of processes of this user on this machine, and those from
     /// these addresses of other machines; from any if they are unknown.
-    SameUser(Option<Vec<IpAddr>>),
+    SameUser {
+        /// The addresses.
+        nodes: Option<Vec<IpAddr>>,
+        /// Why munge does not carry a secret.
+        without: String,
+    },
+}
+
+/// Where the secret of a job comes from whose launcher carries none.
+#[derive(Debug, Clone)]
+pub enum Secrecy {
+    /// The file of `OXSHMEM_SECRET_FILE`.
+    File(PathBuf),
+    /// PE 0 draws it, and hands it out by munge.
+    Munge(Arc<dyn Credentials>),
+    /// There is none, because munge is not used for this reason.
+    None(String),
+}
+
+impl Secrecy {
+    /// Chooses by the settings of `OXSHMEM_SECRET_FILE` and `OXSHMEM_MUNGE`, and by what this
+    /// machine has.
+    ///
+    /// # Errors
+    /// Munge is there and does not work, or it is required and not there: what is wrong, and what
+    /// to do.
+    pub fn choose(file: Option<&Path>, munge: config::Munge) -> Result<Self, String> {
+        match (file, munge) {
+            (Some(file), _) => Ok(Self::File(file.to_owned())),
+            (None, config::Munge::Off) => Ok(Self::None("OXSHMEM_MUNGE=off here".to_owned())),
+            (None, _) => Self::of(munge, MungeClient::find()),
+        }
+    }
+
+    fn of(setting: config::Munge, found: Result<MungeClient, NoMunge>) -> Result<Self, String> {
+        match found {
+            Ok(munge) => Ok(Self::Munge(Arc::new(munge))),
+            Err(NoMunge::Absent(why)) if setting == config::Munge::Auto => {
+                Ok(Self::None(format!("munge is not there: {why}")))
+            }
+            Err(NoMunge::Absent(why)) => Err(format!(
+                "OXSHMEM_MUNGE={setting}, but munge is not there: {why}; install and start munge, or set \
+                 OXSHMEM_SECRET_FILE"
+            )),
+            Err(NoMunge::Broken(why)) => Err(format!(
+                "munge is there and does not work: {why}; start munged anew, or set OXSHMEM_SECRET_FILE or \
+                 OXSHMEM_MUNGE=off for all PEs"
+            )),
+        }
+    }
+}
+
+impl std::fmt::Display for Secrecy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::File(file) => write!(f, "the file OXSHMEM_SECRET_FILE={}", file.display()),
+            Self::Munge(_) => f.write_str("drawn by PE 0, which hands it out by munge"),
+            Self::None(why) => {
+                write!(f, "none ({why}); any process of this user, and of the job's other nodes, can join")
+            }
+        }
+    }
 }
 
 impl Admission {
-    /// Chooses for a job that `public` identifies, a value that strangers may know, with PEs on
-    /// `nodes`, if they are known: by the secret in the file, or else by user and address. Returns
-    /// the identity that the PEs use.
+    /// Returns what admits members where there is no secret, for the reason `without`: by user and
+    /// by address, if the job's `nodes` are known.
     ///
     /// # Errors
-    /// The file cannot be read, or others than this user can; or a node's name has no address.
-    ///
-    /// ```
-    /// use oxshmem::bootstrap::{Admission, JobId};
-    ///
-    /// let public: JobId = "00112233445566778899aabbccddeeff".parse().unwrap();
-    /// let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
-    /// let (job, admission) = Admission::choose(None, public, Some(&["localhost".to_owned()]), deadline)?;
-    /// assert!(job == public && matches!(admission, Admission::SameUser(_)));
-    /// # Ok::<(), oxshmem::Error>(())
-    /// ```
-    pub fn choose(
-        file: Option<&Path>,
-        public: JobId,
+    /// A node's name has no address.
+    pub(super) fn same_user(
         nodes: Option<&[String]>,
+        without: String,
         deadline: Instant,
-    ) -> Result<(JobId, Self), BootstrapError> {
-        if let Some(file) = file {
-            return Ok((public.keyed(&read_secret(file)?), Self::Secret));
-        }
-        let Some(nodes) = nodes else { return Ok((public, Self::SameUser(None))) };
+    ) -> Result<Self, BootstrapError> {
+        let Some(nodes) = nodes else { return Ok(Self::SameUser { nodes: None, without }) };
         let mut addresses = Vec::new();
         for node in nodes {
             let what = format!("looking up node {node} of the job");
             let found = resolve::addresses(&format!("{node}:0"), deadline).map_err(BootstrapError::system(what))?;
             addresses.extend(found.into_iter().map(|address| address.ip().to_canonical()));
         }
-        Ok((public, Self::SameUser(Some(addresses))))
+        Ok(Self::SameUser { nodes: Some(addresses), without })
     }
 
     /// Returns why a connection is not admitted.
@@ -71,7 +120,7 @@ impl Admission {
     /// # Errors
     /// The reason, as the end of the sentence "the connection ...".
     pub(super) fn check(&self, stream: &TcpStream) -> Result<(), String> {
-        let Self::SameUser(nodes) = self else { return Ok(()) };
+        let Self::SameUser { nodes, .. } = self else { return Ok(()) };
         let problem = |error: io::Error| format!("cannot be told from a stranger's: {error}");
         let theirs = canonical(stream.peer_addr().map_err(problem)?);
         let own = canonical(stream.local_addr().map_err(problem)?);
@@ -87,7 +136,10 @@ impl Admission {
 }
 
 /// Reads the secret of `OXSHMEM_SECRET_FILE`.
-fn read_secret(path: &Path) -> Result<Vec<u8>, BootstrapError> {
+///
+/// # Errors
+/// The file cannot be read, or others than this user can.
+pub fn read_secret(path: &Path) -> Result<Vec<u8>, BootstrapError> {
     let what = || format!("OXSHMEM_SECRET_FILE={}", path.display());
     // A pipe at that path does not make the PE wait for a writer.
     let file = std::fs::OpenOptions::new()
@@ -176,8 +228,6 @@ mod tests {
 
     use super::*;
 
-    const PUBLIC: JobId = JobId([3; 16]);
-
     #[test]
     fn the_kernel_knows_the_user_of_a_local_connection() {
         for address in ["127.0.0.1:0", "[::]:0"] {
@@ -188,7 +238,7 @@ mod tests {
             let port = listener.local_addr().unwrap().port();
             let _theirs = TcpStream::connect(("127.0.0.1", port)).unwrap();
             let (stream, _) = listener.accept().unwrap();
-            Admission::SameUser(Some(Vec::new())).check(&stream).unwrap();
+            Admission::same_user(Some(&[]), String::new(), Instant::now()).unwrap().check(&stream).unwrap();
         }
     }
 
@@ -210,16 +260,15 @@ mod tests {
     #[test]
     fn a_secret_is_read_from_a_private_file_alone() {
         let path = std::env::temp_dir().join(format!("oxshmem-secret-{}", std::process::id()));
-        let choose = || Admission::choose(Some(&path), PUBLIC, None, Instant::now());
+        let choose = || read_secret(&path);
         let with = |bytes: &[u8], mode: u32| {
             std::fs::write(&path, bytes).unwrap();
             std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
             choose()
         };
         assert!(choose().unwrap_err().to_string().contains("OXSHMEM_SECRET_FILE="));
-        let (one, admission) = with(&[1; 32], 0o600).unwrap();
-        let (other, _) = with(&[2; 32], 0o400).unwrap();
-        assert!(admission == Admission::Secret && one != other && one != PUBLIC);
+        assert_eq!(with(&[1; 32], 0o600).unwrap(), [1; 32]);
+        assert_eq!(with(&[2; 32], 0o400).unwrap(), [2; 32]);
         for (bytes, mode, words) in [
             (&[1; 32][..], 0o640, "its mode is 0640, so others can read it; run chmod 0600"),
             (&[1; 15], 0o600, "it has 15 bytes"),
@@ -229,8 +278,7 @@ mod tests {
             assert!(error.contains(words), "{error}");
         }
         std::fs::remove_file(&path).unwrap();
-        let error =
-            Admission::choose(Some(Path::new("/dev/null")), PUBLIC, None, Instant::now()).unwrap_err().to_string();
+        let error = read_secret(Path::new("/dev/null")).unwrap_err().to_string();
         assert!(error.contains("it is not a file"), "{error}");
     }
 
@@ -238,7 +286,30 @@ mod tests {
     fn a_node_without_an_address_is_named() {
         let until = Instant::now() + resolve::LONGEST;
         let nodes = ["no-such-node.invalid".to_owned()];
-        let error = Admission::choose(None, PUBLIC, Some(&nodes), until).unwrap_err().to_string();
+        let error = Admission::same_user(Some(&nodes), String::new(), until).unwrap_err().to_string();
         assert!(error.contains("looking up node no-such-node.invalid"), "{error}");
+    }
+
+    #[test]
+    fn what_is_there_and_does_not_work_is_never_done_without() {
+        use config::Munge::{Auto, Off, Require};
+        let of = |setting, absent: bool| {
+            let why = "for a reason".to_owned();
+            Secrecy::of(setting, Err(if absent { NoMunge::Absent(why) } else { NoMunge::Broken(why) }))
+        };
+        assert!(matches!(of(Auto, true), Ok(Secrecy::None(why)) if why == "munge is not there: for a reason"));
+        for (setting, absent, words) in [
+            (Require, true, "OXSHMEM_MUNGE=require, but munge is not there: for a reason; install"),
+            (Require, false, "munge is there and does not work: for a reason"),
+            (Auto, false, "munge is there and does not work: for a reason"),
+        ] {
+            let error = of(setting, absent).unwrap_err();
+            assert!(error.contains(words) && error.contains("OXSHMEM_SECRET_FILE"), "{error}");
+        }
+        let file = Path::new("/a/file");
+        for setting in [Auto, Require, Off] {
+            assert!(matches!(Secrecy::choose(Some(file), setting), Ok(Secrecy::File(found)) if found == file));
+        }
+        assert!(matches!(Secrecy::choose(None, Off), Ok(Secrecy::None(why)) if why.contains("OXSHMEM_MUNGE=off")));
     }
 }

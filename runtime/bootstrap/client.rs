@@ -407,6 +407,7 @@ mod tests {
             job: JobId([1; 16]),
             rendezvous: listener.local_addr().unwrap().to_string().parse().unwrap(),
             searching: false,
+            bare: None,
         };
         let hub = std::thread::spawn(move || {
             let (stream, _) = listener.accept().unwrap();

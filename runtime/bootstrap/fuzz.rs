@@ -5,11 +5,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::frame::{Arrival, Decoder, Frame, Hello, MAX_FROM_RANK, MAX_GREETING, Message, Op, VERSION, field};
-use super::gate::{Gate, Step};
+use super::gate::{Gate, Step, request};
 use super::session::{Action, Connection, Session};
 use super::{JobId, Peer};
 
 const JOB: JobId = JobId([0x5a; 16]);
+/// What strangers may know of the job.
+const PUBLIC: JobId = JobId([0xa5; 16]);
 /// What the hub and the PE at a gate draw.
 const NONCE: [u8; 32] = [0x33; 32];
 
@@ -84,13 +86,18 @@ fn play(data: &[u8]) -> Hub {
             }
             7 if argument & 1 == 1 => {
                 // Bytes that no PE sent, in pieces, at a gate.
-                let mut gate = Gate::new(JOB, NONCE);
+                let mut gate = Gate::new(JOB, NONCE).known_as(Some(PUBLIC));
                 let bytes: Vec<u8> = input.by_ref().take(usize::from(command)).collect();
                 for piece in bytes.chunks(usize::from(argument >> 1) + 1) {
                     match gate.push(piece) {
                         Ok(Step::More) => {}
                         Ok(Step::Send(nonce)) => assert_eq!(nonce, NONCE, "the gate tells more than its nonce"),
                         Ok(Step::Passed(..)) => panic!("a stranger passes"),
+                        Ok(Step::Asked(rank, nonce)) => {
+                            // The magic and the version come first, and the version may be another.
+                            let own = request(&nonce, PUBLIC.name(), rank);
+                            assert!(bytes[6..].starts_with(&own[6..]), "another job's request is taken");
+                        }
                         Err(_) => break,
                     }
                 }

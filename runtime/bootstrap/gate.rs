@@ -13,19 +13,29 @@
 //! learns from the first frame which version the other speaks. Until then a stranger has seen a
 //! random number and nothing else. Version 3 had no challenge: its first frame has the job's secret
 //! in it. So an older PE of the same job is told why it is refused, and a stranger is not.
+//!
+//! A hub whose job has an identity that strangers may know, beside its secret, also takes the
+//! request of a PE for the secret (`handout.rs`), and tells a PE that gives the proof of the public
+//! identity why that does not suffice.
 
 use oxshmem_system::challenge::{self, BYTES, Nonces, Role};
 
 use super::error::BootstrapError;
 use super::frame::{HEADER_LEN, MAGIC, VERSION};
-use super::job::JobId;
+use super::job::{JobId, JobName};
 
 /// What stands for the op in the first bytes of a connection. No frame has it.
 const CHALLENGE: u8 = 0xff;
+/// What stands for the op where a PE asks for the job's secret instead. No frame has it.
+const REQUEST: u8 = 0xfe;
 /// The first bytes of a connection, before the nonce.
 const PREFIX: usize = 8;
 /// Bytes that the connecting end sends first.
 const OPENING: usize = PREFIX + BYTES;
+/// Bytes of a job's public name.
+const NAME: usize = 8;
+/// Bytes of a request for the secret.
+const ASKING: usize = OPENING + NAME + 4;
 /// The newest version without a challenge.
 const UNCHALLENGED: u16 = 3;
 /// Bytes of the job's secret in a HELLO of version 3, after the header.
@@ -47,6 +57,20 @@ pub fn nonce() -> Result<[u8; BYTES], BootstrapError> {
     }
 }
 
+/// Returns the first bytes of a connection.
+fn prefix(op: u8) -> [u8; PREFIX] {
+    let mut bytes = [0; PREFIX];
+    bytes[..4].copy_from_slice(&MAGIC);
+    bytes[4..6].copy_from_slice(&VERSION.to_be_bytes());
+    bytes[6] = op;
+    bytes
+}
+
+/// Returns what a PE sends that asks for the secret of the job with this public name.
+pub fn request(nonce: &[u8; BYTES], JobName(name): JobName, rank: u32) -> Vec<u8> {
+    [&prefix(REQUEST)[..], nonce, &name, &rank.to_be_bytes()].concat()
+}
+
 /// What the accepting end does next.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step {
@@ -57,6 +81,9 @@ pub enum Step {
     /// The other end belongs to the job. Send these bytes; the others are what it sent after its
     /// proof.
     Passed([u8; BYTES], Vec<u8>),
+    /// The PE with this rank asks for the job's secret, and has drawn this nonce. Whether it is one
+    /// is not known.
+    Asked(u32, [u8; BYTES]),
 }
 
 /// Why the accepting end ends the connection: the end of the sentence "it ...".
@@ -71,6 +98,9 @@ pub enum Stranger {
     /// It does not know the job's secret.
     #[error("gave a wrong proof: it belongs to another job, or to none")]
     Proof,
+    /// It knows of the job what strangers may know, and not its secret.
+    #[error("does not know the job's secret")]
+    Bare,
 }
 
 /// The accepting end's side.
@@ -78,6 +108,10 @@ pub enum Stranger {
 pub struct Gate {
     job: JobId,
     nonce: [u8; BYTES],
+    /// The identity of the job that strangers may know, if it has one beside its secret or instead.
+    public: Option<JobId>,
+    /// The other end has asked for the secret, and has nothing more to say.
+    asked: bool,
     /// Bytes that are not used yet: never more than one read beyond what is waited for.
     buffer: Vec<u8>,
     /// Both nonces, once the other end has sent its own.
@@ -87,7 +121,12 @@ pub struct Gate {
 impl Gate {
     /// Returns the gate of one new connection; `nonce` is used for no other.
     pub fn new(job: JobId, nonce: [u8; BYTES]) -> Self {
-        Self { job, nonce, buffer: Vec::new(), nonces: None }
+        Self { job, nonce, public: None, asked: false, buffer: Vec::new(), nonces: None }
+    }
+
+    /// Says by which identity strangers may know the job.
+    pub fn known_as(self, public: Option<JobId>) -> Self {
+        Self { public, ..self }
     }
 
     /// Adds bytes that came.
@@ -95,11 +134,15 @@ impl Gate {
     /// # Errors
     /// The other end does not belong to the job.
     pub fn push(&mut self, bytes: &[u8]) -> Result<Step, Stranger> {
+        if self.asked {
+            return Err(Stranger::Opening);
+        }
         self.buffer.extend_from_slice(bytes);
         let Some(nonces) = self.nonces else { return self.opening() };
         let Some(proof) = self.buffer.get(..BYTES) else { return Ok(Step::More) };
-        if !challenge::verify(&self.job.0, Role::Connecting, &nonces, CONTEXT, proof) {
-            return Err(Stranger::Proof);
+        let proves = |job: JobId| challenge::verify(&job.0, Role::Connecting, &nonces, CONTEXT, proof);
+        if !proves(self.job) {
+            return Err(if self.public.is_some_and(proves) { Stranger::Bare } else { Stranger::Proof });
         }
         let own = challenge::prove(&self.job.0, Role::Accepting, &nonces, CONTEXT);
         Ok(Step::Passed(own, self.buffer.split_off(BYTES)))
@@ -115,8 +158,10 @@ impl Gate {
         if version <= UNCHALLENGED {
             return self.old(version);
         }
-        if prefix[6..] != [CHALLENGE, 0] {
-            return Err(Stranger::Opening);
+        match (&prefix[6..], self.public) {
+            ([CHALLENGE, 0], _) => {}
+            ([REQUEST, 0], Some(public)) => return self.request(public.name()),
+            _ => return Err(Stranger::Opening),
         }
         // The other end has nothing to prove before it has this end's nonce.
         let Some(theirs) = self.buffer[PREFIX..].first_chunk::<BYTES>() else { return Ok(Step::More) };
@@ -126,6 +171,22 @@ impl Gate {
         self.nonces = Some(Nonces { connecting: *theirs, accepting: self.nonce });
         self.buffer = Vec::new();
         Ok(Step::Send(self.nonce))
+    }
+
+    /// Takes a request for the secret.
+    fn request(&mut self, JobName(name): JobName) -> Result<Step, Stranger> {
+        if self.buffer.len() > ASKING {
+            return Err(Stranger::Opening);
+        }
+        let Some(request) = self.buffer.first_chunk::<ASKING>() else { return Ok(Step::More) };
+        let (nonce, rest) = request[PREFIX..].split_at(BYTES);
+        let (theirs, rank) = rest.split_at(NAME);
+        if theirs != name {
+            return Err(Stranger::Opening);
+        }
+        let (Ok(nonce), Ok(rank)) = (nonce.try_into(), rank.try_into()) else { return Err(Stranger::Opening) };
+        self.asked = true;
+        Ok(Step::Asked(u32::from_be_bytes(rank), nonce))
     }
 
     /// Takes a HELLO of a version without a challenge.
@@ -156,9 +217,7 @@ impl Knock {
     /// Returns what is sent first.
     pub fn opening(&self) -> [u8; OPENING] {
         let mut bytes = [0; OPENING];
-        bytes[..4].copy_from_slice(&MAGIC);
-        bytes[4..6].copy_from_slice(&VERSION.to_be_bytes());
-        bytes[6] = CHALLENGE;
+        bytes[..PREFIX].copy_from_slice(&prefix(CHALLENGE));
         bytes[PREFIX..].copy_from_slice(&self.nonce);
         bytes
     }
@@ -248,6 +307,43 @@ mod tests {
             let mut opening = Knock::new(JOB).unwrap().opening();
             opening[at] = value;
             assert_eq!(Gate::new(JOB, [0; BYTES]).push(&opening), Err(Stranger::Opening));
+        }
+    }
+
+    const PUBLIC: JobId = JobId([9; 16]);
+
+    fn public_gate() -> Gate {
+        Gate::new(JOB, nonce().unwrap()).known_as(Some(PUBLIC))
+    }
+
+    #[test]
+    fn a_request_for_the_secret_is_taken_once_and_only_for_this_job() {
+        let asking = request(&[5; BYTES], PUBLIC.name(), 3);
+        for piece in [1, 8, 51, 52] {
+            let mut gate = public_gate();
+            let steps: Vec<_> = asking.chunks(piece).map(|bytes| gate.push(bytes).unwrap()).collect();
+            let (last, before) = steps.split_last().unwrap();
+            assert!(*last == Step::Asked(3, [5; BYTES]) && before.iter().all(|step| *step == Step::More));
+            assert_eq!(gate.push(&[0]), Err(Stranger::Opening));
+        }
+        let longer = [&asking[..], &[0]].concat();
+        let other = request(&[5; BYTES], JOB.name(), 3);
+        for (mut gate, bytes) in [
+            (public_gate(), longer),
+            (public_gate(), other),
+            // Nothing is handed out where the launcher carries the secret.
+            (Gate::new(JOB, nonce().unwrap()), asking),
+        ] {
+            assert_eq!(gate.push(&bytes), Err(Stranger::Opening));
+        }
+    }
+
+    #[test]
+    fn a_pe_without_the_secret_is_known_by_what_is_public() {
+        for (job, expected) in [(PUBLIC, Stranger::Bare), (JobId([8; 16]), Stranger::Proof)] {
+            let (mut gate, knock) = (public_gate(), Knock::new(job).unwrap());
+            let Ok(Step::Send(theirs)) = gate.push(&knock.opening()) else { panic!() };
+            assert_eq!(gate.push(&knock.answer(theirs).0), Err(expected));
         }
     }
 

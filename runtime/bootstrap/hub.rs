@@ -10,11 +10,16 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use oxshmem_system::challenge::BYTES;
+
 use super::admission::Admission;
 use super::error::BootstrapError;
 use super::failure::{Failure, lock};
 use super::frame::{Decoder, MAX_FROM_RANK};
+use super::gate::Stranger;
+use super::handout::{self, Handout};
 use super::job::JobId;
+use super::peer::Peer;
 use super::places::Places;
 use super::session::{Action, Connection, Session};
 use super::sockets::{ByteCounts, Ready, Received, Sockets, file_limit, raise_file_limit};
@@ -27,6 +32,8 @@ const MAX_STRANGERS: usize = 256;
 const MAX_ACCEPTED: usize = 64;
 /// Pause after the system refuses to accept, for want of file descriptors for example.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// What the hub of a job has whose secret comes from a file.
+const SECRET_FILE: &str = "reads the job's secret from OXSHMEM_SECRET_FILE";
 /// The numbers under which the other end of the waker and the listener are watched.
 const WAKENED: u64 = 0;
 const LISTENER: u64 = 1;
@@ -43,6 +50,10 @@ pub struct HubOptions {
     pub npes: Option<u32>,
     /// Where the launcher has put them, for messages.
     pub places: Places,
+    /// By which strangers may know the job, where its launcher carries no secret.
+    pub public: Option<JobId>,
+    /// What PEs get the job's secret from, where munge carries it.
+    pub handout: Option<Arc<Handout>>,
     /// The job is one program: a process that comes for the first time after the first generation
     /// is of the next program, which has a hub of its own.
     pub one_program: bool,
@@ -51,7 +62,7 @@ pub struct HubOptions {
 impl HubOptions {
     /// For a job that may be one of several programs, and of whose ranks nothing else is known.
     pub fn new(listen: SocketAddr, job: JobId, npes: Option<u32>) -> Self {
-        Self { listen, job, npes, places: Places::Unknown, one_program: false }
+        Self { listen, job, npes, places: Places::Unknown, public: None, handout: None, one_program: false }
     }
 
     /// For a job on this machine: listens on the loopback interface.
@@ -96,7 +107,7 @@ impl Hub {
     /// # Errors
     /// Fails like [`Hub::start`].
     pub fn start_for(options: HubOptions, admission: Admission) -> Result<Self, BootstrapError> {
-        if let Admission::SameUser(nodes) = &admission {
+        if let Admission::SameUser { nodes, without } = &admission {
             let others = match nodes {
                 Some(nodes) if nodes.is_empty() => "no others",
                 Some(_) => "any process on the job's other nodes",
@@ -104,7 +115,8 @@ impl Hub {
             };
             tracing::warn!(
                 "the launcher gives the job no secret, so the rendezvous on {} admits processes of this user on this \
-                 machine, and {others}; set OXSHMEM_SECRET_FILE to a file of mode 0600 that all PEs can read",
+                 machine, and {others}; {without}; run munge on all nodes, or set OXSHMEM_SECRET_FILE to a file of mode \
+                 0600 that all PEs can read",
                 options.listen
             );
         }
@@ -116,7 +128,7 @@ impl Hub {
         wakened.set_nonblocking(true).map_err(BootstrapError::system(what()))?;
         waker.set_nonblocking(true).map_err(BootstrapError::system(what()))?;
         stream::lengthen(&listener).map_err(BootstrapError::system(what()))?;
-        let sockets = Sockets::new(options.job).map_err(BootstrapError::system(what()))?;
+        let sockets = Sockets::new(options.job).map_err(BootstrapError::system(what()))?.known_as(options.public);
         sockets.watch(wakened.as_fd(), WAKENED).map_err(BootstrapError::system(what()))?;
         let traffic = sockets.traffic();
         let session = Session::new(options.job.name(), options.npes).with_places(options.places);
@@ -125,6 +137,7 @@ impl Hub {
         let failure = Arc::new(Mutex::new(None));
         let server = Server {
             admission,
+            handout: options.handout,
             short_of_files: false,
             session,
             sockets,
@@ -190,6 +203,7 @@ impl Drop for Hub {
 
 struct Server {
     admission: Admission,
+    handout: Option<Arc<Handout>>,
     /// The lack of file descriptors has been reported.
     short_of_files: bool,
     session: Session,
@@ -301,9 +315,25 @@ impl Server {
         }
         match self.sockets.receive(connection) {
             Received::Bytes => self.parse(connection),
+            Received::Asked(rank, nonce) => self.hand_out(connection, rank, &nonce),
+            Received::Stranger(Stranger::Bare) => {
+                let has = if self.handout.is_some() { "hands out the job's secret by munge" } else { SECRET_FILE };
+                self.session.bare(connection, format!("PE 0 on {} {has}", Peer::this().host));
+            }
             Received::Stranger(why) => self.session.stranger(connection, &why),
             Received::Ended(why) => self.lose(connection, &why),
         }
+    }
+
+    /// Replies to a PE that asks for the job's secret.
+    fn hand_out(&mut self, connection: Connection, rank: u32, nonce: &[u8; BYTES]) {
+        let reply = match &self.handout {
+            Some(handout) => handout.reply(nonce).map_err(|why| {
+                format!("PE 0 on {} cannot hand out the job's secret: munge does not seal it: {why}", Peer::this().host)
+            }),
+            None => Ok(handout::without(self.admission == Admission::Secret).to_vec()),
+        };
+        self.session.asked(connection, rank, reply);
     }
 
     fn parse(&mut self, connection: Connection) {

@@ -1,7 +1,6 @@
 //! The way into a job: straight to the hub, or through the PE that leads this node.
 
 use std::io;
-use std::net::TcpStream;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -17,8 +16,6 @@ use super::wire::{Wire, WireError, write_all};
 
 /// How long the hub may take to answer a HELLO. A HELLO never waits for other work.
 const ANSWER: Duration = Duration::from_secs(10);
-/// Longest attempt to connect to one address, when there are others.
-const ATTEMPT: Duration = Duration::from_secs(3);
 /// Pause between attempts.
 const RETRY: Duration = Duration::from_millis(50);
 /// Pause between attempts to find the hub among ports that other jobs may have.
@@ -185,7 +182,7 @@ impl Attempt<'_> {
         let mut reason = String::new();
         let mut refused = None;
         for address in rendezvous.addresses() {
-            let mut wire = match connect(address, self.deadline) {
+            let mut wire = match resolve::connect(address, self.deadline) {
                 Ok(stream) => Wire::new(Channel::Tcp(stream)),
                 // No later attempt of this process succeeds either.
                 Err(error) if error.raw_os_error() == Some(libc::EMFILE) => {
@@ -208,6 +205,9 @@ impl Attempt<'_> {
                 Ok((Message::Refused { reason }, _)) | Err(WireError::Refused(reason)) => {
                     refused = Some(refusal(reason));
                 }
+                // It has told by the proof that this PE is of its job, so no other address is
+                // right.
+                Err(WireError::Bare(reason)) => return Err(refusal(self.bare(&reason))),
                 Err(WireError::Frame(error @ FrameError::Version(_))) => {
                     refused = Some(refusal(format!("it speaks {error}")));
                 }
@@ -261,6 +261,16 @@ impl Attempt<'_> {
         }
     }
 
+    /// Returns what a PE without a secret is told by a rendezvous that has one.
+    fn bare(&self, reason: &str) -> String {
+        let why = self.place.bare.as_deref().unwrap_or("it has another secret");
+        format!(
+            "{reason}, and this PE on {} does not have it: {why}; run munge on all nodes of the job or on none, and set \
+             OXSHMEM_MUNGE and OXSHMEM_SECRET_FILE alike for all PEs",
+            Peer::this().host
+        )
+    }
+
     /// Proves that this PE belongs to the job, and says HELLO. Returns the reply, and the
     /// generation in it.
     fn greet(&self, wire: &mut Wire, until: Instant) -> Result<Result<(Message, u32), WireError>, BootstrapError> {
@@ -271,19 +281,4 @@ impl Attempt<'_> {
         });
         Ok(reply.map(|frame| (frame.message, frame.generation)))
     }
-}
-
-fn connect(address: &str, deadline: Instant) -> io::Result<TcpStream> {
-    let mut error = io::Error::new(io::ErrorKind::NotFound, "the host name has no address");
-    for address in resolve::addresses(address, deadline)? {
-        let left = deadline.saturating_duration_since(Instant::now()).clamp(Duration::from_millis(1), ATTEMPT);
-        match TcpStream::connect_timeout(&address, left) {
-            Ok(stream) => {
-                stream::tune(&stream)?;
-                return Ok(stream);
-            }
-            Err(last) => error = last,
-        }
-    }
-    Err(error)
 }

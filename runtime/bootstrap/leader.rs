@@ -175,6 +175,8 @@ impl Leader {
             Received::Stranger(Stranger::Old(version)) => {
                 self.refuse_in(version, connection, HUB, format!("a PE speaks {}", FrameError::Version(version)));
             }
+            // A PE asks the hub for the secret, not a leader.
+            Received::Asked(..) => self.close(connection),
             Received::Stranger(why) => {
                 tracing::debug!("a connection to the leader of this node was dropped: it {why}");
                 self.close(connection);

@@ -45,6 +45,7 @@ mod frame;
 pub mod fuzz;
 mod gate;
 mod group;
+mod handout;
 mod hub;
 pub(crate) mod interfaces;
 pub(crate) mod job;
@@ -52,6 +53,7 @@ mod join;
 #[doc(hidden)]
 pub mod launcher;
 mod leader;
+mod munge;
 mod peer;
 mod places;
 mod resolve;

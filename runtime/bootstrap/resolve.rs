@@ -1,12 +1,36 @@
 //! Names of hosts, looked up within a deadline, which the system's resolver does not have.
 
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+use super::stream;
+
 /// Longest look-up of one name.
 pub const LONGEST: Duration = Duration::from_secs(10);
+
+/// Longest attempt to connect to one address, when there are others.
+const ATTEMPT: Duration = Duration::from_secs(3);
+
+/// Connects to `host:port`, at the first of its addresses that accepts.
+///
+/// # Errors
+/// None does, or the name has no address.
+pub fn connect(address: &str, deadline: Instant) -> io::Result<TcpStream> {
+    let mut error = io::Error::new(io::ErrorKind::NotFound, "the host name has no address");
+    for address in addresses(address, deadline)? {
+        let left = deadline.saturating_duration_since(Instant::now()).clamp(Duration::from_millis(1), ATTEMPT);
+        match TcpStream::connect_timeout(&address, left) {
+            Ok(stream) => {
+                stream::tune(&stream)?;
+                return Ok(stream);
+            }
+            Err(last) => error = last,
+        }
+    }
+    Err(error)
+}
 
 /// Returns the addresses of `host:port`.
 ///

@@ -210,6 +210,31 @@ impl Session {
         self.fail(FailureKind::Lost, vec![rank], message);
     }
 
+    /// A PE of this job, or what says so, asks for its secret: sends the reply and ends the
+    /// connection. A PE of a later program gets none, and goes on looking.
+    pub fn asked(&mut self, connection: Connection, rank: u32, reply: Result<Vec<u8>, String>) {
+        match reply {
+            _ if self.is_of_a_later_program(rank) => self.dismiss(connection),
+            Ok(reply) => {
+                self.actions.push(Action::Send(connection, reply.into()));
+                self.dismiss(connection);
+            }
+            Err(why) => self.refuse(connection, rank, why),
+        }
+    }
+
+    /// A PE of this job does not have the secret that the rendezvous has: `what` says which.
+    pub fn bare(&mut self, connection: Connection, what: String) {
+        self.refuse(connection, HUB, what);
+    }
+
+    /// Returns whether a process that has not been in this job, and is to be this rank, is of
+    /// another program.
+    fn is_of_a_later_program(&self, rank: u32) -> bool {
+        let has_been_here = matches!(self.members.get(rank as usize), Some(Some(_)));
+        self.one_program && (self.generation > 1 || self.failure.is_some() && has_been_here)
+    }
+
     /// A connection is not a PE's, which it would have proven before its first frame.
     pub fn stranger(&mut self, connection: Connection, why: &Stranger) {
         match why {
@@ -308,8 +333,7 @@ impl Session {
             let reason = format!("this is the rendezvous of job {}, not of job {}", self.job, hello.job);
             return self.refuse(connection, rank, reason);
         }
-        let has_been_here = matches!(self.members.get(rank as usize), Some(Some(_)));
-        if self.one_program && generation == 0 && (self.generation > 1 || self.failure.is_some() && has_been_here) {
+        if generation == 0 && self.is_of_a_later_program(rank) {
             let reason = "this is the rendezvous of an earlier program, whose process has not ended yet".to_owned();
             return self.refuse(connection, rank, reason);
         }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use oxshmem_system::challenge::BYTES;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -55,6 +56,8 @@ pub enum Received {
     Bytes,
     /// It is not a member's connection.
     Stranger(Stranger),
+    /// The PE with this rank, or what says so, asks for the job's secret with this nonce.
+    Asked(u32, [u8; BYTES]),
     /// It has ended; the text completes the sentence "PE k ...".
     Ended(String),
 }
@@ -63,6 +66,8 @@ pub enum Received {
 pub struct Sockets {
     epoll: OwnedFd,
     job: JobId,
+    /// By which strangers may know the job.
+    public: Option<JobId>,
     started: Instant,
     connections: BTreeMap<Connection, Socket>,
     next: Connection,
@@ -101,6 +106,7 @@ impl Sockets {
         Ok(Self {
             epoll: epoll::create(CreateFlags::CLOEXEC)?,
             job,
+            public: None,
             started: Instant::now(),
             connections: BTreeMap::new(),
             next: 0,
@@ -108,6 +114,11 @@ impl Sockets {
             traffic: Arc::default(),
             buffer: vec![0; PIECE],
         })
+    }
+
+    /// Says by which identity strangers may know the job, which lets PEs ask for its secret.
+    pub fn known_as(self, public: Option<JobId>) -> Self {
+        Self { public, ..self }
     }
 
     /// Returns the time since the start.
@@ -140,7 +151,7 @@ impl Sockets {
     /// # Errors
     /// The system refuses it, or has no randomness to give.
     pub fn accepted(&mut self, stream: Channel) -> Result<Connection, BootstrapError> {
-        let gate = Gate::new(self.job, nonce()?);
+        let gate = Gate::new(self.job, nonce()?).known_as(self.public);
         self.add(stream, Some(gate), Decoder::new(MAX_GREETING))
             .map_err(BootstrapError::system("accepting a connection"))
     }
@@ -219,6 +230,7 @@ impl Sockets {
             Some(gate) => match gate.push(bytes) {
                 Ok(Step::More) => return Received::Bytes,
                 Ok(Step::Send(bytes)) => Some(bytes),
+                Ok(Step::Asked(rank, nonce)) => return Received::Asked(rank, nonce),
                 Ok(Step::Passed(bytes, rest)) => {
                     socket.gate = None;
                     socket.decoder.push(&rest);

@@ -44,6 +44,9 @@ pub enum WireError {
     /// It refuses this side before any proof, as a rendezvous of an old version does.
     #[error("{0}")]
     Refused(String),
+    /// It refuses this side after a proof of what strangers may know of the job too.
+    #[error("{0}")]
+    Bare(String),
     /// It closed the connection instead of accepting this side's proof: it is of another job, or at
     /// its end. The text is to be followed by the name of the secret.
     #[error("it does not accept the proof that this PE knows")]
@@ -77,6 +80,8 @@ impl Wire {
         let (proof, is_right) = knock.answer(theirs);
         write_all(&self.stream, &proof, deadline)?;
         let theirs = self.read_exact::<BYTES>(deadline).map_err(|error| match error {
+            // It knows this PE for one of its job, so it is this job's.
+            WireError::Refused(reason) => WireError::Bare(reason),
             // It has sent a nonce, so it is a rendezvous.
             WireError::Closed => WireError::TurnedAway,
             WireError::Io(error) if error.kind() == io::ErrorKind::ConnectionReset => WireError::TurnedAway,
@@ -87,10 +92,16 @@ impl Wire {
 
     /// The next bytes, before the first frame. A frame instead of them says why the other side
     /// refuses this one.
-    fn read_exact<const N: usize>(&mut self, deadline: Instant) -> Result<[u8; N], WireError> {
+    pub fn read_exact<const N: usize>(&mut self, deadline: Instant) -> Result<[u8; N], WireError> {
         let mut bytes = [0; N];
+        self.fill(&mut bytes, deadline)?;
+        Ok(bytes)
+    }
+
+    /// [`Wire::read_exact`], into bytes of the caller's.
+    pub fn fill(&mut self, bytes: &mut [u8], deadline: Instant) -> Result<(), WireError> {
         let mut filled = 0;
-        while filled < N {
+        while filled < bytes.len() {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Err(WireError::TimedOut);
@@ -111,7 +122,7 @@ impl Wire {
                 };
             }
         }
-        Ok(bytes)
+        Ok(())
     }
 
     /// The next frame. Without a deadline it waits for the first byte forever, and for the rest not

@@ -83,6 +83,24 @@ choice! {
     }
 }
 
+choice! {
+    /// Whether munge carries the secret of a job whose launcher carries none.
+    ///
+    /// ```
+    /// use oxshmem::config::Munge;
+    ///
+    /// assert_eq!("require".parse(), Ok(Munge::Require));
+    /// ```
+    Munge: "`auto`, `require` or `off`" {
+        /// If this machine has it.
+        Auto = "auto",
+        /// If this machine does not have it, that is an error.
+        Require = "require",
+        /// No.
+        Off = "off",
+    }
+}
+
 /// Which HCA executes work requests.
 ///
 /// ```

@@ -8,8 +8,8 @@ use std::time::Duration;
 use oxshmem_hca::topology::{DeviceChoice, MAX_CARDS};
 
 use super::choices::{
-    Atomics, Checks, Device, Doorbell, Dumps, Flush, Hca, Launcher, Network, Profile, Rails, Registration, SoftEngine,
-    Staging, Transport,
+    Atomics, Checks, Device, Doorbell, Dumps, Flush, Hca, Launcher, Munge, Network, Profile, Rails, Registration,
+    SoftEngine, Staging, Transport,
 };
 use super::error::Origin;
 use super::size::ByteSize;
@@ -427,10 +427,16 @@ variables! {
     "OXSHMEM_LAUNCHER" copy launcher: Launcher = Launcher::Auto, Limits::None;
     /// A file with 16 to 4096 secret bytes, of mode 0600, with the same content at all PEs. It
     /// keeps strangers out of jobs whose launcher gives the PEs no secret: `srun` without a PMI,
-    /// torchrun, Open MPI's `mpirun`. Without it such a job admits processes of the same user on
-    /// rank 0's node, and any process of its other nodes. Other launchers carry a secret and ignore
-    /// it.
+    /// torchrun, Open MPI's `mpirun`. Without it such a job uses munge (`OXSHMEM_MUNGE`). Other
+    /// launchers carry a secret and ignore it.
     "OXSHMEM_SECRET_FILE" borrow secret_file: Option<PathBuf> = None, Limits::None;
+    /// Whether munge carries the secret of a job whose launcher gives the PEs none, if there is no
+    /// `OXSHMEM_SECRET_FILE`. `auto`: yes, where this node has `libmunge.so.2` and a running
+    /// `munged`; where it has neither, the job admits processes of the same user on rank 0's node,
+    /// and any process of its other nodes. `require`: yes, and a node without munge is an error.
+    /// `off`: no. All nodes of a job have munge, or none: a mixture is an error, and so is a munge
+    /// that does not work.
+    "OXSHMEM_MUNGE" copy munge: Munge = Munge::Auto, Limits::None;
     /// Where the job's PEs meet. Set by the launcher.
     "OXSHMEM_RENDEZVOUS" borrow rendezvous: Option<Rendezvous> = None, Limits::None;
     /// This PE's number, below `OXSHMEM_NPES`. Set by the launcher.

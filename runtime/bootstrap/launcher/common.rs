@@ -58,7 +58,7 @@ pub(super) fn publish(
             ),
         ));
     };
-    Ok(Place { rank, npes, job, rendezvous, searching: false })
+    Ok(Place { rank, npes, job, rendezvous, searching: false, bare: None })
 }
 
 /// The error of a launcher that cannot be used.

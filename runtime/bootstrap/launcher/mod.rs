@@ -34,6 +34,7 @@ use crate::config::{Config, Launcher};
 pub use environment::Environment;
 pub use find::find;
 pub use report::Report;
+use start::Means;
 pub use start::{Finding, Local, Place, Start};
 
 /// The place that a launcher gave this process: PMI initialises once, and the hub of rank 0 serves
@@ -49,7 +50,7 @@ pub fn place(config: &Config, deadline: Instant) -> Result<Option<Place>, Bootst
     if let (Some(rendezvous), Some(rank), Some(npes), Some(job)) =
         (config.rendezvous().as_ref(), config.rank(), config.npes(), config.job())
     {
-        return Ok(Some(Place { rank, npes, job, rendezvous: rendezvous.clone(), searching: false }));
+        return Ok(Some(Place { rank, npes, job, rendezvous: rendezvous.clone(), searching: false, bare: None }));
     }
     let finding = find(&Environment::of_process(), config.launcher())?;
     finding.log();
@@ -58,11 +59,13 @@ pub fn place(config: &Config, deadline: Instant) -> Result<Option<Place>, Bootst
         return Ok(Some(place.clone()));
     }
     let launcher = finding.launcher;
+    let secret_file = config.secret_file().as_deref();
+    let means = Means { timeout: config.bootstrap_timeout(), deadline, secret_file, munge: config.munge() };
     let place = match finding.start {
         Start::Alone => None,
-        Start::Pmix(start) => pmix::place(&start, deadline, config.secret_file().as_deref())?,
+        Start::Pmix(start) => pmix::place(&start, &means)?,
         Start::Pmi(start) => pmi::place(&start, deadline)?,
-        Start::Ports(start) => ports::place(&start, deadline, config.secret_file().as_deref())?,
+        Start::Ports(start) => ports::place(&start, &means)?,
     };
     if let Some(place) = &place {
         tracing::info!("{launcher}: PE {} of {}, the job meets at {}", place.rank, place.npes, place.rendezvous);

@@ -1,5 +1,6 @@
 //! What is seen of launchers, and what is chosen, for `oxshmem-info`.
 
+use super::super::admission::Secrecy;
 use super::environment::Environment;
 use super::find::find;
 use super::start::Start;
@@ -16,6 +17,8 @@ pub struct Report {
     pub why: String,
     /// How the PEs meet.
     pub meeting: String,
+    /// Where the job's secret comes from.
+    pub secret: String,
     /// This process's number on its node and how many there are, as the launcher says.
     pub local: Option<(u32, u32)>,
     /// Variables that are not believed, with the reason.
@@ -48,7 +51,8 @@ const PREFIXES: [(Launcher, &[&str]); 5] = [
 const SECRETS: [&str; 6] = ["SECRET", "COOKIE", "TOKEN", "KEY", "PASS", "CRED"];
 
 impl Report {
-    /// Looks at the variables of this process. Nothing is started or connected.
+    /// Looks at the variables of this process. Nothing is started, and nothing is connected but
+    /// munge, where it would carry the secret.
     pub fn new(config: &Config, environment: &Environment) -> Self {
         let seen = PREFIXES.map(|(launcher, prefixes)| {
             let of_launcher = |name: &str| {
@@ -71,16 +75,25 @@ impl Report {
             chosen: Ok(Launcher::None),
             why: String::new(),
             meeting: String::new(),
+            secret: String::new(),
             local: None,
             ignored: Vec::new(),
         };
         if let (Some(rendezvous), Some(rank), Some(npes)) = (config.rendezvous(), config.rank(), config.npes()) {
             report.why = format!("OXSHMEM_RANK={rank} OXSHMEM_NPES={npes}: oxrun, or a unique id");
             report.meeting = format!("at {rendezvous}");
+            report.secret = "OXSHMEM_JOB, from oxrun or the unique id".to_owned();
             return report;
         }
         match find(environment, config.launcher()) {
             Ok(finding) => {
+                let secret = match &finding.start {
+                    Start::Alone => Ok("a job of one PE needs none".to_owned()),
+                    Start::Pmix(_) => Ok("drawn by rank 0, which publishes it through PMIx".to_owned()),
+                    Start::Pmi(_) => Ok("drawn by rank 0, which publishes it through PMI".to_owned()),
+                    Start::Ports(_) => Secrecy::choose(config.secret_file().as_deref(), config.munge())
+                        .map(|secrecy| secrecy.to_string()),
+                };
                 report.meeting = match &finding.start {
                     Start::Alone => "a job of one PE".to_owned(),
                     Start::Pmix(start) => {
@@ -97,7 +110,10 @@ impl Report {
                 report.local = finding.local.map(|local| (local.rank, local.size));
                 report.why = finding.why;
                 report.ignored = finding.ignored;
-                report.chosen = Ok(finding.launcher);
+                report.chosen = secret.map(|secret| {
+                    report.secret = secret;
+                    finding.launcher
+                });
             }
             Err(error) => report.chosen = Err(error.to_string()),
         }
@@ -106,6 +122,7 @@ impl Report {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
@@ -118,5 +135,28 @@ mod tests {
         assert!(text.contains("PMIX_AUTH_TOKEN") && !text.contains("hush") && !text.contains("RANKS"), "{text}");
         let report = Report::new(&Config::default(), &vars[1..].iter().copied().collect());
         assert!(report.chosen.is_err());
+    }
+
+    #[test]
+    fn a_report_says_where_the_secret_comes_from() {
+        let step = [
+            ("SLURM_JOB_ID", "1"),
+            ("SLURM_STEP_ID", "0"),
+            ("SLURM_PROCID", "1"),
+            ("SLURM_STEP_NUM_TASKS", "2"),
+            ("SLURM_STEP_NODELIST", "n[1-2]"),
+        ];
+        let pmi = [("PMI_FD", "7"), ("PMI_RANK", "1"), ("PMI_SIZE", "2")];
+        let off = ("OXSHMEM_MUNGE", "off");
+        for (settings, vars, words) in [
+            (vec![off], &step[..], "none (OXSHMEM_MUNGE=off here); any process of this user"),
+            (vec![off, ("OXSHMEM_SECRET_FILE", "/a/file")], &step, "the file OXSHMEM_SECRET_FILE=/a/file"),
+            (vec![], &pmi, "drawn by rank 0, which publishes it through PMI"),
+            (vec![], &[], "a job of one PE needs none"),
+        ] {
+            let config = Config::from_vars(settings).unwrap();
+            let report = Report::new(&config, &vars.iter().copied().collect());
+            assert!(report.chosen.is_ok() && report.secret.contains(words), "{report:?}");
+        }
     }
 }

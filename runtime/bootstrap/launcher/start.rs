@@ -2,9 +2,11 @@
 
 use std::fmt;
 use std::os::fd::RawFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use super::super::job::{JobId, Rendezvous};
-use crate::config::Launcher;
+use crate::config::{Launcher, Munge};
 
 /// A process's number on its node, and how many there are on it, as the launcher says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +30,21 @@ pub struct Place {
     pub rendezvous: Rendezvous,
     /// The rendezvous lists ports of which one is the hub's: others may serve other jobs.
     pub searching: bool,
+    /// Why this PE has no secret, if it has none.
+    pub bare: Option<String>,
+}
+
+/// What the settings say of the way into a job.
+#[derive(Debug, Clone, Copy)]
+pub struct Means<'a> {
+    /// `OXSHMEM_BOOTSTRAP_TIMEOUT`, for messages.
+    pub timeout: Duration,
+    /// When it has passed.
+    pub deadline: Instant,
+    /// `OXSHMEM_SECRET_FILE`.
+    pub secret_file: Option<&'a Path>,
+    /// `OXSHMEM_MUNGE`.
+    pub munge: Munge,
 }
 
 /// How this process was started.

@@ -451,3 +451,36 @@ fn a_member_that_sends_garbage_ends_the_job() {
     job.session.garbage(1, &FrameError::Op(99));
     assert!(job.failed(&[0]).message.contains("op 99 does not exist"));
 }
+
+/// A PE that asks for the secret gets the reply and the end of its connection, with no word in the
+/// log; a PE of a later program gets the end alone.
+#[test]
+fn a_secret_is_for_pes_of_the_same_program() {
+    let closed = vec![Action::Close(7)];
+    let asks = |job: &mut Job, rank, reply| {
+        let strangers = job.session.strangers();
+        job.session.opened(job.now, 7);
+        job.session.asked(7, rank, reply);
+        let actions = job.session.take_actions();
+        job.session.broken(7, "closed its connection");
+        assert_eq!(job.session.strangers(), strangers);
+        actions
+    };
+    let mut job = Job { session: Session::new(JOB, Some(2)).of_one_program(), now: Duration::ZERO };
+    let reply = Action::Send(7, Arc::from(*b"secret"));
+    assert_eq!(asks(&mut job, 1, Ok(b"secret".to_vec())), [reply, Action::Close(7)]);
+    assert!(matches!(&asks(&mut job, 1, Err("munge is gone".into()))[..], [Action::Send(7, _), Action::Close(7)]));
+    job.join(0, 2);
+    job.join(1, 2);
+    job.says(0, 1, Message::Goodbye);
+    job.says(1, 1, Message::Goodbye);
+    job.sent();
+    assert_eq!(asks(&mut job, 1, Ok(b"secret".to_vec())), closed);
+    // After a failure, a rank that was there has ended, and its next process is another program's.
+    let mut job = Job { session: Session::new(JOB, Some(2)).of_one_program(), now: Duration::ZERO };
+    job.join(0, 2);
+    job.join(1, 2);
+    job.says(1, 0, Message::Abort { reason: "enough".into() });
+    job.sent();
+    assert_eq!(asks(&mut job, 1, Ok(b"secret".to_vec())), closed);
+}

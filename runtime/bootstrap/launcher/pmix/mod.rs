@@ -8,14 +8,12 @@ mod tests;
 
 use std::error::Error as _;
 use std::ffi::{CStr, CString, c_int};
-use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::time::Instant;
 
 use super::super::error::BootstrapError;
 use super::common::{Seat, left, publish, unusable};
 use super::environment::{Environment, check_rank};
-use super::start::{Finding, Place, PmixStart, Start, Without};
+use super::start::{Finding, Means, Place, PmixStart, Start, Without};
 use super::{openmpi, ports, slurm};
 use crate::config::Launcher;
 use sys::{Data, Library, Proc, Value};
@@ -45,23 +43,18 @@ pub fn find(environment: &Environment) -> Result<Option<Finding>, BootstrapError
 }
 
 /// Returns the place that PMIx gives, and leaves PMIx.
-pub fn place(start: &PmixStart, deadline: Instant, secret: Option<&Path>) -> Result<Option<Place>, BootstrapError> {
-    place_with(sys::LIBRARY, start, deadline, secret)
+pub fn place(start: &PmixStart, means: &Means<'_>) -> Result<Option<Place>, BootstrapError> {
+    place_with(sys::LIBRARY, start, means)
 }
 
-fn place_with(
-    name: &str,
-    start: &PmixStart,
-    deadline: Instant,
-    secret: Option<&Path>,
-) -> Result<Option<Place>, BootstrapError> {
+fn place_with(name: &str, start: &PmixStart, means: &Means<'_>) -> Result<Option<Place>, BootstrapError> {
     let library = match (Library::load(name), &start.without) {
         (Ok(library), _) => library,
         (Err(error), Some(without)) => {
             tracing::warn!("{name} cannot be loaded ({}); Open MPI's variables suffice on one node", loader(&error));
             return match without {
                 Without::Alone => Ok(None),
-                Without::Ports(ports) => ports::place(ports, deadline, secret),
+                Without::Ports(ports) => ports::place(ports, means),
             };
         }
         (Err(error), None) => {
@@ -93,7 +86,7 @@ fn place_with(
             ),
         )
     };
-    match result.recv_timeout(left(deadline).ok_or_else(late)?) {
+    match result.recv_timeout(left(means.deadline).ok_or_else(late)?) {
         Ok(place) => place,
         Err(RecvTimeoutError::Timeout) => Err(late()),
         Err(RecvTimeoutError::Disconnected) => {

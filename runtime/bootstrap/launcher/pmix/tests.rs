@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::*;
+use crate::config::Munge;
 
 /// Where Debian and others have the header.
 const FOLDERS: [&str; 3] =
@@ -65,10 +66,15 @@ fn the_binding_is_what_the_header_says() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
+fn means() -> Means<'static> {
+    let timeout = Duration::from_secs(5);
+    Means { timeout, deadline: Instant::now() + timeout, secret_file: None, munge: Munge::Off }
+}
+
 #[test]
 fn a_library_that_is_absent_is_named_with_the_remedy() {
     let start = PmixStart { namespace: "job.7".into(), rank: 1, without: None };
-    let error = place_with("libpmix-absent.so.2", &start, Instant::now() + Duration::from_secs(5), None).unwrap_err();
+    let error = place_with("libpmix-absent.so.2", &start, &means()).unwrap_err();
     let error = error.to_string();
     assert!(error.starts_with("launcher pmix: PMIX_NAMESPACE=job.7 is set, but libpmix-absent.so.2"), "{error}");
     assert!(error.contains("libpmix2") && error.contains("LD_LIBRARY_PATH"), "{error}");
@@ -86,7 +92,6 @@ fn open_mpis_variables_suffice_on_one_node() {
     ];
     let finding = find(&vars.into_iter().collect()).unwrap().unwrap();
     let Start::Pmix(start) = finding.start else { panic!("{finding:?}") };
-    let place =
-        place_with("libpmix-absent.so.2", &start, Instant::now() + Duration::from_secs(5), None).unwrap().unwrap();
+    let place = place_with("libpmix-absent.so.2", &start, &means()).unwrap().unwrap();
     assert!(place.searching && (place.rank, place.npes) == (1, 2), "{place:?}");
 }
