@@ -108,6 +108,12 @@ jobs! {
     host_collectives_p2p_3_packets: "host_collectives", P2p, 3, "OXSHMEM_COLLECTIVES" = "broadcast=packets,collect=packets,fcollect=packets,alltoall=packets,alltoalls=packets,reduce=packets,reducescatter=packets";
     host_collectives_p2p_4_tree: "host_collectives" "1000", P2p, 4, "OXSHMEM_COLLECTIVES" = "broadcast=tree,reduce=tree";
 
+    float_sums_p2p_8: "float_sums", P2p, 8;
+    float_sums_p2p_8_packets: "float_sums", P2p, 8, "OXSHMEM_COLLECTIVES" = "reduce=packets,reducescatter=packets";
+    float_sums_p2p_8_push: "float_sums", P2p, 8, "OXSHMEM_COLLECTIVES" = "reduce=push,reducescatter=push";
+    float_sums_p2p_8_oneshot: "float_sums", P2p, 8, "OXSHMEM_COLLECTIVES" = "reduce=oneshot,reducescatter=push";
+    float_sums_ibgda_6_push: "float_sums", Ibgda, 6, "OXSHMEM_COLLECTIVES" = "reduce=push,reducescatter=push";
+
     streams_p2p_1: "streams", P2p, 1;
     streams_p2p_3: "streams", P2p, 3;
 

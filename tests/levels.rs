@@ -70,6 +70,13 @@ splits! {
     two_of_four_ibgda: "aaaabbbb", Ibgda;
 }
 
+/// Sums of 16-bit floating point: each node's are rounded once. Where that is does not matter for
+/// these values.
+#[test]
+fn float_sums_are_rounded_once_for_each_node() {
+    on_nodes("float_sums", "aaaabbbb", Transport::Ibgda).args(&["Sum"]).passes();
+}
+
 /// Every type, operator and team shape, where nodes differ in size.
 #[test]
 fn host_collectives_of_uneven_nodes() {

@@ -15,6 +15,7 @@ mod contexts;
 mod costs;
 mod errors;
 mod exchange;
+mod float_sums;
 mod grid;
 mod hca;
 mod host;
@@ -102,6 +103,7 @@ const CASES: &[Case] = &[
     ("grid_collectives", grid::collectives),
     ("grid_errors", grid::errors),
     ("grid_transfers", grid::transfers),
+    ("float_sums", float_sums::float_sums),
     ("host_collectives", host_collectives::collectives),
     ("host_collectives_late", host_collectives::late),
     ("host_collectives_refused", host_collectives::refused),

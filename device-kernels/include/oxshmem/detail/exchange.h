@@ -185,7 +185,7 @@ OXSHMEM_DEVICE bool exchange_combined(const Session &session, uint32_t announced
     if (!session.bad) {
         send_packets<Scope, kPiecesAtOnce>(session, bytes, load);
     }
-    vec16 sum{};
+    Accumulator<Combine> sum;
     const auto look = [&](uint32_t item, int &missing) {
         const uint32_t offset = item * kPiece;
         for (int first = 0; first < team.n; first += static_cast<int>(kPiecesAtOnce)) {
@@ -208,13 +208,17 @@ OXSHMEM_DEVICE bool exchange_combined(const Session &session, uint32_t announced
             for (uint32_t k = 0; k < kPiecesAtOnce; ++k) {
                 const int sender = first + static_cast<int>(k);
                 if (sender < team.n) {
-                    sum = sender == 0 ? values[k] : combine(sum, values[k]);
+                    if (sender == 0) {
+                        sum.begin(values[k]);
+                    } else {
+                        sum.add(combine, values[k]);
+                    }
                 }
             }
         }
         return true;
     };
-    const auto take = [&](uint32_t item) { store(item * kPiece, sum, bytes - item * kPiece); };
+    const auto take = [&](uint32_t item) { store(item * kPiece, sum.result(), bytes - item * kPiece); };
     return receive_packets<Scope>(session, announced, static_cast<uint32_t>(pieces_of(bytes)), 1, look, take);
 }
 

@@ -153,12 +153,12 @@ OXSHMEM_OUTLINE void combine_in_node(const Session &session, const Nodes &nodes,
     const int size = nodes.size(nodes.me);
     const uint64_t step = static_cast<uint64_t>(block_scope::size()) * kPiece;
     for (uint64_t first = block_scope::rank() * kPiece; first < bytes; first += step * kUnits) {
-        vec16 sums[kUnits] = {};
+        Accumulator<Combine> sums[kUnits];
         OXSHMEM_UNROLL
         for (uint32_t u = 0; u < kUnits; ++u) {
             const uint64_t at = first + u * step;
             if (incoming != nullptr && at < bytes) {
-                sums[u] = load_piece(incoming + at, bytes - at);
+                sums[u].begin(load_piece(incoming + at, bytes - at));
             }
         }
         for (int group = 0; group < size; group += kMembers) {
@@ -181,8 +181,11 @@ OXSHMEM_OUTLINE void combine_in_node(const Session &session, const Nodes &nodes,
                 OXSHMEM_UNROLL
                 for (uint32_t u = 0; u < kUnits; ++u) {
                     if (group + m < size && first + u * step < bytes) {
-                        const bool is_first = incoming == nullptr && group + m == 0;
-                        sums[u] = is_first ? values[m][u] : combine(sums[u], values[m][u]);
+                        if (incoming == nullptr && group + m == 0) {
+                            sums[u].begin(values[m][u]);
+                        } else {
+                            sums[u].add(combine, values[m][u]);
+                        }
                     }
                 }
             }
@@ -191,7 +194,7 @@ OXSHMEM_OUTLINE void combine_in_node(const Session &session, const Nodes &nodes,
         for (uint32_t u = 0; u < kUnits; ++u) {
             const uint64_t at = first + u * step;
             if (at < bytes) {
-                store_piece(out + at, sums[u], bytes - at);
+                store_piece(out + at, sums[u].result(), bytes - at);
             }
         }
     }

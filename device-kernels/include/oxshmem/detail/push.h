@@ -84,7 +84,7 @@ OXSHMEM_OUTLINE void combine_share(Session session, void *dst, const void *src, 
     constexpr int kMembers = 4;
     const uint64_t step = static_cast<uint64_t>(Scope::size()) * kPiece;
     for (uint64_t first = share.first + Scope::rank() * kPiece; first < share.last; first += step * kUnits) {
-        vec16 sums[kUnits] = {};
+        Accumulator<Combine> sums[kUnits];
         for (int group = 0; group < team.n; group += kMembers) {
             vec16 values[kMembers][kUnits] = {};
             OXSHMEM_UNROLL
@@ -105,10 +105,19 @@ OXSHMEM_OUTLINE void combine_share(Session session, void *dst, const void *src, 
                 OXSHMEM_UNROLL
                 for (uint32_t u = 0; u < kUnits; ++u) {
                     if (group + m < team.n && first + u * step < share.last) {
-                        sums[u] = group + m == 0 ? values[m][u] : combine(sums[u], values[m][u]);
+                        if (group + m == 0) {
+                            sums[u].begin(values[m][u]);
+                        } else {
+                            sums[u].add(combine, values[m][u]);
+                        }
                     }
                 }
             }
+        }
+        vec16 results[kUnits];
+        OXSHMEM_UNROLL
+        for (uint32_t u = 0; u < kUnits; ++u) {
+            results[u] = sums[u].result();
         }
         for (int distance = 0; distance < (to_all ? team.n : 1); ++distance) {
             char *to = of_member(team, at_offset(dst, 0), session.member_behind(distance));
@@ -116,7 +125,7 @@ OXSHMEM_OUTLINE void combine_share(Session session, void *dst, const void *src, 
             for (uint32_t u = 0; u < kUnits; ++u) {
                 const uint64_t at = first + u * step;
                 if (at < share.last) {
-                    store_piece(to + (at - shift), sums[u], share.last - at);
+                    store_piece(to + (at - shift), results[u], share.last - at);
                 }
             }
         }
@@ -366,13 +375,17 @@ OXSHMEM_DEVICE bool far_combined(const Session &session, void *dst, const void *
         const Share s = piece_of(own, piece);
         for (uint64_t at = Scope::rank() * kPiece; at < s.last - s.first; at += Scope::size() * kPiece) {
             const uint64_t left = s.last - s.first - at;
-            vec16 sum{};
+            Accumulator<Combine> sum;
             for (int member = 0; member < team.n; ++member) {
                 const char *from = member == team.me ? at_offset(src, s.first) : place(member, piece);
                 const vec16 value = load_piece(from + at, left);
-                sum = member == 0 ? value : combine(sum, value);
+                if (member == 0) {
+                    sum.begin(value);
+                } else {
+                    sum.add(combine, value);
+                }
             }
-            store_piece(at_offset(dst, s.first - shift + at), sum, left);
+            store_piece(at_offset(dst, s.first - shift + at), sum.result(), left);
         }
         Scope::sync();
         for (int distance = 1; distance < team.n; ++distance) {

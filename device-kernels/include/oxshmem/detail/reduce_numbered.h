@@ -83,6 +83,56 @@ struct CombineNumbered {
     OXSHMEM_DEVICE ReduceOp op() const { return which; }
 };
 
+// Sums and products of 16-bit floating point are in float from the second value on, and rounded at
+// the end, as by FloatAccumulator.
+template <> class Accumulator<CombineNumbered> {
+    static constexpr uint32_t kElements = sizeof(port::vec16) / sizeof(uint16_t);
+    port::vec16 value{};
+    float wide[kElements] = {};
+    Type type = Type::half;
+    bool is_wide = false;
+
+    OXSHMEM_DEVICE float widen(uint16_t bits) const {
+        return type == Type::half ? to_float(half{bits}) : to_float(bfloat16{bits});
+    }
+
+public:
+    OXSHMEM_DEVICE void begin(port::vec16 first) {
+        value = first;
+        is_wide = false;
+    }
+    OXSHMEM_DEVICE void add(const CombineNumbered &combine, port::vec16 next) {
+        const bool sixteen = combine.number == Type::half || combine.number == Type::bfloat16;
+        if (!sixteen || (combine.which != ReduceOp::op_sum && combine.which != ReduceOp::op_prod)) {
+            value = combine(value, next);
+            return;
+        }
+        type = combine.number;
+        uint16_t bits[2][kElements];
+        memcpy(bits[0], &value, sizeof(value));
+        memcpy(bits[1], &next, sizeof(next));
+        OXSHMEM_UNROLL
+        for (uint32_t i = 0; i < kElements; ++i) {
+            const float sum = is_wide ? wide[i] : widen(bits[0][i]), x = widen(bits[1][i]);
+            wide[i] = combine.which == ReduceOp::op_sum ? sum + x : sum * x;
+        }
+        is_wide = true;
+    }
+    OXSHMEM_DEVICE port::vec16 result() const {
+        if (!is_wide) {
+            return value;
+        }
+        uint16_t bits[kElements];
+        OXSHMEM_UNROLL
+        for (uint32_t i = 0; i < kElements; ++i) {
+            bits[i] = type == Type::half ? to_half(wide[i]).bits : to_bfloat16(wide[i]).bits;
+        }
+        port::vec16 all;
+        memcpy(&all, bits, sizeof(all));
+        return all;
+    }
+};
+
 // The sum of integers that are as wide as T: the same bits for signed and unsigned ones. What
 // members announce is the type given.
 template <class T> struct SumOf {

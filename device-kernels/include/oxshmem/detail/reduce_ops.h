@@ -8,8 +8,8 @@
 
 namespace oxshmem {
 
-// 16-bit floating point: storage, bit-compatible with __half and __nv_bfloat16. Sums and
-// products are rounded to nearest at each step.
+// 16-bit floating point: storage, bit-compatible with __half and __nv_bfloat16. A thread that sums
+// or multiplies the values of several members does so in float and rounds to nearest once.
 struct half {
     uint16_t bits;
 };
@@ -167,6 +167,57 @@ template <ReduceOp O, class T> OXSHMEM_DEVICE port::vec16 combine_as(port::vec16
     return a;
 }
 
+// What a thread keeps of the values that it combines one after the other.
+template <class Combine> class Accumulator {
+    port::vec16 value{};
+
+public:
+    OXSHMEM_DEVICE void begin(port::vec16 first) { value = first; }
+    OXSHMEM_DEVICE void add(const Combine &combine, port::vec16 next) { value = combine(value, next); }
+    OXSHMEM_DEVICE port::vec16 result() const { return value; }
+};
+
+OXSHMEM_DEVICE void narrow(float wide, half &to) {
+    to = to_half(wide);
+}
+OXSHMEM_DEVICE void narrow(float wide, bfloat16 &to) {
+    to = to_bfloat16(wide);
+}
+
+// The same for sums and products of 16-bit floating point: in float, which is rounded at the end.
+template <class T, ReduceOp O> class FloatAccumulator {
+    static constexpr uint32_t kElements = sizeof(port::vec16) / sizeof(T);
+    float values[kElements] = {};
+
+public:
+    OXSHMEM_DEVICE void begin(port::vec16 first) {
+        T x[kElements];
+        memcpy(x, &first, sizeof(first));
+        OXSHMEM_UNROLL
+        for (uint32_t i = 0; i < kElements; ++i) {
+            values[i] = to_float(x[i]);
+        }
+    }
+    template <class Combine> OXSHMEM_DEVICE void add(const Combine &, port::vec16 next) {
+        T x[kElements];
+        memcpy(x, &next, sizeof(next));
+        OXSHMEM_UNROLL
+        for (uint32_t i = 0; i < kElements; ++i) {
+            values[i] = apply<O>(values[i], to_float(x[i]));
+        }
+    }
+    OXSHMEM_DEVICE port::vec16 result() const {
+        T x[kElements];
+        OXSHMEM_UNROLL
+        for (uint32_t i = 0; i < kElements; ++i) {
+            narrow(values[i], x[i]);
+        }
+        port::vec16 all;
+        memcpy(&all, x, sizeof(all));
+        return all;
+    }
+};
+
 // Combines with a type and an operator that the compiler knows.
 template <class T, ReduceOp O> struct Combine {
     static_assert(reducible<T, O>, "OpenSHMEM has no such reduction for this type");
@@ -174,6 +225,11 @@ template <class T, ReduceOp O> struct Combine {
     OXSHMEM_DEVICE Type type() const { return traits<T>::kType; }
     OXSHMEM_DEVICE ReduceOp op() const { return O; }
 };
+
+template <> class Accumulator<Combine<half, ReduceOp::op_sum>> : public FloatAccumulator<half, ReduceOp::op_sum> {};
+template <> class Accumulator<Combine<half, ReduceOp::op_prod>> : public FloatAccumulator<half, ReduceOp::op_prod> {};
+template <> class Accumulator<Combine<bfloat16, ReduceOp::op_sum>> : public FloatAccumulator<bfloat16, ReduceOp::op_sum> {};
+template <> class Accumulator<Combine<bfloat16, ReduceOp::op_prod>> : public FloatAccumulator<bfloat16, ReduceOp::op_prod> {};
 
 // Bytes of an element; 0 if there is no such type.
 OXSHMEM_DEVICE uint32_t element_bytes(Type type) {
