@@ -160,9 +160,10 @@ impl Row {
         }
     }
 
-    /// Whether the host queues its calls on a stream, so that it has no kernel.
-    pub fn is_queued(&self) -> bool {
-        self.kernel.starts_with("stream_")
+    /// Whether a kernel carries it out. Other rows are calls of the host, which it queues on a
+    /// stream, or by which it joins the job.
+    pub fn has_kernel(&self) -> bool {
+        !self.kernel.starts_with("stream_") && self.kernel != "init"
     }
 
     /// Whether it is a plain kernel's, and so a limit.

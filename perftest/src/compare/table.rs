@@ -223,6 +223,15 @@ const BLOCK: u32 = 256;
 
 /// Every row. Limits stand before what they limit.
 pub const ROWS: &[Row] = &[
+    // Once in each run, by a program that has made its GPU's context before.
+    Row {
+        step: 0,
+        steps: 1,
+        warmup: 0,
+        iters: 1,
+        goal: Some(Goal::OfTheirTime(1.0)),
+        ..row(names("init", "init, with the context of the GPU made before", "init"), (1, 1))
+    },
     bandwidth(names("link_store_1", "16-byte stores over the link, 1 CTA x 1024", "link_store"), 1, 20, None, None),
     bandwidth(names("link_store_4", "16-byte stores over the link, 4 CTAs x 1024", "link_store"), 4, 60, None, None),
     bandwidth(
@@ -716,6 +725,10 @@ mod tests {
         let calls = include_str!("../../compare/host_calls.h");
         let host = include_str!("../../compare/main.cu");
         for row in ROWS {
+            if row.kernel == "init" {
+                assert!(host.contains("row.kernel == \"init\""));
+                continue;
+            }
             let is_declared = |by| kernels.contains(&format!("{by}({},", row.kernel));
             let queued = calls.matches(&format!("inline int {}(", row.kernel)).count();
             let declared = ["COMPARE_KERNEL", "COMPARE_THREAD", "COMPARE_APPLICATION"].into_iter().any(is_declared);
