@@ -10,8 +10,8 @@
 // for rows with contexts SHARING COUNT DEPTH; all rows of a plan have the same contexts. PE 0
 // replies with a line of JSON that names the library, and one for each row with the nanoseconds of
 // each sample; the row of the kernel `init` has one, of the call by which PE 0 joined the job, with
-// its GPU's context made before. With `posting` nothing is delivered (the HCA is the null card), so PE 0 works alone
-// and nothing is checked.
+// its GPU's context made before. With `posting` nothing is delivered (the HCA is the null card), so
+// PE 0 works alone and nothing is checked.
 //
 // OXSHMEM_RANK and OXSHMEM_NPES, which the launcher sets, are the PE's place in both builds; it
 // takes GPU rank modulo their number.
