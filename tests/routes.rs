@@ -18,12 +18,7 @@ const H20: &str = include_str!("../hca/src/topology/fixtures/h20-two-sockets.txt
 const SINGLE_CARD: &str = include_str!("../hca/src/topology/fixtures/single-card.txt");
 
 /// Two GPUs and two cards below one switch.
-const ONE_SWITCH: &str = "gpu 0 pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.0\n\
-    gpu 0 pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:01.0/0000:19:00.0\n\
-    pci 0 pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:02.0/0000:1a:00.0\n\
-    pci 0 pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:03.0/0000:1b:00.0\n\
-    rdma mlx5_0 0000:1a:00.0 mlx5_core 1:CA 1 4:ACTIVE InfiniBand\n\
-    rdma mlx5_1 0000:1b:00.0 mlx5_core 1:CA 1 4:ACTIVE InfiniBand\n";
+const ONE_SWITCH: &str = include_str!("machines/one-switch.txt");
 
 /// PEs of a node.
 const PES: u64 = 8;

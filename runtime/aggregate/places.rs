@@ -85,26 +85,28 @@ impl<'a> Seats<'a> {
         (0..self.nodes.len()).map(to).collect()
     }
 
+    /// Returns the other nodes that this PE sends to and receives from for its own.
+    fn served(&self) -> impl Iterator<Item = usize> {
+        let own = self.nodes[self.node].len();
+        (0..self.nodes.len()).filter(move |node| *node != self.node && node % own == self.number)
+    }
+
     /// Returns the rings of this PE.
     pub fn sends(&self) -> Vec<Link> {
-        let own = &self.nodes[self.node];
-        let mine = |node: &usize| *node != self.node && node % own.len() == self.number;
         let link = |node| {
             let (Route { ring, receiver, .. }, inbox) = self.link(self.node, node);
             Link { ring, inbox, peer: receiver, node }
         };
-        (0..self.nodes.len()).filter(mine).map(link).collect()
+        self.served().map(link).collect()
     }
 
     /// Returns the inboxes of this PE.
     pub fn receives(&self) -> Vec<Link> {
-        let own = &self.nodes[self.node];
-        let mine = |node: &usize| *node != self.node && node % own.len() == self.number;
         let link = |node| {
             let (Route { ring, rail, .. }, inbox) = self.link(node, self.node);
             Link { ring, inbox, peer: rail, node }
         };
-        (0..self.nodes.len()).filter(mine).map(link).collect()
+        self.served().map(link).collect()
     }
 
     /// Returns where each member is.

@@ -1,23 +1,25 @@
 //! Cards of a described machine, and what is counted by their rails.
 
+use std::path::PathBuf;
+
 use oxshmem_tests::Transport;
 
 use super::{folder, job, report};
 
-/// Two GPUs and two cards below one switch.
-const ONE_SWITCH: &str = "gpu 0 pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.0\n\
-                          gpu 0 pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:01.0/0000:19:00.0\n\
-                          pci 0 pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:02.0/0000:1a:00.0\n\
-                          pci 0 pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:03.0/0000:1b:00.0\n\
-                          rdma mlx5_0 0000:1a:00.0 mlx5_core 1:CA 1 4:ACTIVE Ethernet\n\
-                          rdma mlx5_1 0000:1b:00.0 mlx5_core 1:CA 1 4:ACTIVE Ethernet\n";
+/// Writes a description of two GPUs and two cards below one switch, whose ports are those of the
+/// stand-in, and returns the file.
+fn one_switch(name: &str) -> PathBuf {
+    let machine = folder().join(name);
+    let text = include_str!("../machines/one-switch.txt").replace("InfiniBand", "Ethernet");
+    std::fs::write(&machine, text).unwrap_or_else(|error| panic!("{}: {error}", machine.display()));
+    machine
+}
 
 /// Two nodes of two PEs, each with a card of its own, which push by the other PE's card as well:
 /// the cards' atomics are not atomic with each other, and each has its own keys and doorbells.
 #[test]
 fn cards_of_other_rails_are_opened_and_pushed_by() {
-    let machine = folder().join("one-switch.txt");
-    std::fs::write(&machine, ONE_SWITCH).unwrap_or_else(|error| panic!("{}: {error}", machine.display()));
+    let machine = one_switch("one-switch.txt");
     for transport in [Transport::Auto, Transport::Ibgda, Transport::Ibrc] {
         let results = folder().join(format!("pushed-{transport:?}"));
         let _ = std::fs::remove_dir_all(&results);
@@ -55,8 +57,7 @@ fn cards_of_other_rails_are_opened_and_pushed_by() {
 /// The second node lacks the card of a rail that a PE of the first is on.
 #[test]
 fn a_card_of_another_rail_that_cannot_be_opened_is_named() {
-    let machine = folder().join("lacking.txt");
-    std::fs::write(&machine, ONE_SWITCH).unwrap_or_else(|error| panic!("{}: {error}", machine.display()));
+    let machine = one_switch("lacking.txt");
     let lacking = r#"[ "$OXSHMEM_NODE" = node1 ] && export RDMA_STAND_IN=device:count=1; exec "$0" "$@""#;
     let job = |rails: &str| {
         job("rma", Transport::Auto, 3)

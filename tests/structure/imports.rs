@@ -18,11 +18,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use proc_macro2::{TokenStream, TokenTree};
 use quote::ToTokens;
 use syn::{Attribute, Item, UseTree, Visibility};
+
+use crate::metadata;
 
 /// A module of a crate, in a file of its own or inline.
 #[derive(Default)]
@@ -311,14 +312,6 @@ fn paths_of(tokens: TokenStream, paths: &mut BTreeSet<Vec<String>>) {
 
 /// Returns the packages of the product with the root files of their libraries and programs.
 fn packages() -> BTreeMap<String, Vec<PathBuf>> {
-    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
-    let output = Command::new(env!("CARGO"))
-        .args(["metadata", "--no-deps", "--offline", "--format-version", "1", "--manifest-path"])
-        .arg(manifest)
-        .output()
-        .expect("cargo runs");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).expect("cargo prints JSON");
     let list = |value: &serde_json::Value| value.as_array().cloned().unwrap_or_default();
     let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
     let roots = |package: &serde_json::Value| {
@@ -330,7 +323,7 @@ fn packages() -> BTreeMap<String, Vec<PathBuf>> {
         list(&package["targets"]).iter().filter(is_product).map(|target| text(&target["src_path"]).into()).collect()
     };
     let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let packages = list(&metadata["packages"]);
+    let packages = metadata::packages();
     let product = packages.iter().filter(|package| !Path::new(&text(&package["manifest_path"])).starts_with(tests));
     product.map(|package| (text(&package["name"]), roots(package))).collect()
 }

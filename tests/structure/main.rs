@@ -3,4 +3,5 @@
 
 mod imports;
 mod lengths;
+mod metadata;
 mod targets;

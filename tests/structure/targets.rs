@@ -2,25 +2,8 @@
 //! link as the program itself, and those with unit tests do.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use serde_json::Value;
-
-/// Returns the packages of the workspace, as cargo describes them.
-fn packages() -> Vec<Value> {
-    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml");
-    let output = Command::new(env!("CARGO"))
-        .args(["metadata", "--no-deps", "--offline", "--format-version", "1", "--manifest-path"])
-        .arg(manifest)
-        .output()
-        .expect("cargo describes the workspace");
-    assert!(output.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&output.stderr));
-    let mut described: Value = serde_json::from_slice(&output.stdout).expect("cargo writes JSON");
-    match described["packages"].take() {
-        Value::Array(packages) => packages,
-        other => panic!("cargo lists no packages: {other}"),
-    }
-}
+use crate::metadata::packages;
 
 /// Returns the sources of a target: all files below its folder, or its file alone where other
 /// targets, of which `files` has the roots, are in the folder as well.

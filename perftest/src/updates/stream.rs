@@ -1,14 +1,8 @@
 //! Where updates go and what they do, as `kernels/updates.cu` has it.
 
-use super::options::Plan;
+use oxshmem_system::mixing::mix;
 
-/// The finalizer of splitmix64.
-fn mix(x: u64) -> u64 {
-    let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ x >> 31
-}
+use super::options::Plan;
 
 /// Words of the table over all PEs.
 pub fn words(plan: &Plan, n_pes: usize) -> u64 {

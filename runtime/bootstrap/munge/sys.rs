@@ -42,7 +42,7 @@ type Create = unsafe extern "C" fn() -> *mut RawContext;
 type Destroy = unsafe extern "C" fn(*mut RawContext);
 type ContextText = unsafe extern "C" fn(*mut RawContext) -> *const c_char;
 type ErrorText = unsafe extern "C" fn(c_int) -> *const c_char;
-type Option = unsafe extern "C" fn(*mut RawContext, c_int, ...) -> c_int;
+type AccessOption = unsafe extern "C" fn(*mut RawContext, c_int, ...) -> c_int;
 
 /// The library's functions. They stay loaded until the process ends.
 #[derive(Debug, Clone, Copy)]
@@ -53,8 +53,8 @@ pub struct Library {
     pub destroy: Destroy,
     pub context_text: ContextText,
     pub error_text: ErrorText,
-    pub get: Option,
-    pub set: Option,
+    pub get: AccessOption,
+    pub set: AccessOption,
 }
 
 impl Library {
