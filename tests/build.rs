@@ -24,9 +24,9 @@ fn main() {
                 Module::new(format!("linked_{name}")).source(format!("kernels/{name}.cu")).report_linked();
             });
         }
-        scope.spawn(|| Module::new("unbounded").source("kernels/unbounded.cu").compile());
+        scope.spawn(|| Module::new("unbounded").source("kernels/unbounded.cu").reports_usage().compile());
         // For the report of registers and spills on every architecture.
-        scope.spawn(|| Module::new("paths").source("kernels/paths.cu").compile());
+        scope.spawn(|| Module::new("paths").source("kernels/paths.cu").reports_usage().compile());
         for name in [
             "collectives",
             "typed_collectives",

@@ -5,6 +5,10 @@ use std::path::{Path, PathBuf};
 
 use crate::Error;
 
+/// Files that are there where this machine has an NVIDIA GPU: of the driver for Linux, and of the
+/// Windows Subsystem for Linux.
+const GPU_MARKS: [&str; 2] = ["/proc/driver/nvidia/version", "/dev/dxg"];
+
 /// The package whose build script runs.
 #[derive(Debug, Clone)]
 pub(crate) struct Cargo {
@@ -24,6 +28,8 @@ pub(crate) struct Cargo {
     pub jobs: usize,
     /// The profile is `release`, or inherits from it.
     pub release: bool,
+    /// This machine has an NVIDIA GPU.
+    pub has_gpu: bool,
 }
 
 impl Cargo {
@@ -39,6 +45,7 @@ impl Cargo {
             host: text("HOST")?,
             jobs: text("NUM_JOBS")?.parse().unwrap_or(1),
             release: text("PROFILE")? == "release",
+            has_gpu: GPU_MARKS.iter().any(|path| Path::new(path).exists()),
         })
     }
 

@@ -19,6 +19,10 @@ pub const ARCHITECTURES: [u32; 3] = [80, 90, 100];
 /// the driver compiles the PTX when it is loaded.
 const DEV_ARCHITECTURE: u32 = 90;
 
+/// The oldest CUDA release whose nvcc is known to have `--Ofast-compile`, which compiles PTX in a
+/// third of the time.
+const FAST_COMPILE: (u32, u32) = (13, 0);
+
 /// The oldest CUDA release that knows the last of [`ARCHITECTURES`].
 const OLDEST: (u32, u32) = (12, 8);
 
@@ -45,6 +49,33 @@ pub(crate) struct Nvcc {
     pub path: PathBuf,
     /// What `--version` printed.
     pub version: String,
+    /// The release that this names.
+    release: (u32, u32),
+}
+
+/// What a build makes of device code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Effort {
+    /// PTX and cubins for every architecture: a release build.
+    Release,
+    /// PTX for the lowest architecture, and one cubin from it.
+    Dev,
+    /// PTX for the lowest architecture alone, compiled as fast as can be. It shows that the code
+    /// compiles, and runs where a GPU is found after all.
+    Check,
+}
+
+impl Effort {
+    /// Returns what the build that `cargo` describes makes: `Check` where no GPU could run a dev
+    /// build's code.
+    pub fn of(cargo: &Cargo, env: Env<'_>) -> Self {
+        let required = env("OXSHMEM_CUDA").is_some_and(|value| value == "1");
+        match cargo.release {
+            true => Self::Release,
+            false if required || cargo.has_gpu => Self::Dev,
+            false => Self::Check,
+        }
+    }
 }
 
 /// What the search for a CUDA compiler led to.
@@ -127,7 +158,7 @@ fn check_version(nvcc: PathBuf) -> Result<Nvcc, Error> {
         let newest = ARCHITECTURES[ARCHITECTURES.len() - 1];
         return Err(Error::OldNvcc { nvcc, found, needed: OLDEST, newest });
     }
-    Ok(Nvcc { path: nvcc, version })
+    Ok(Nvcc { path: nvcc, version, release: found })
 }
 
 /// The release in `Cuda compilation tools, release 13.0, V13.0.88`.
@@ -175,8 +206,8 @@ fn announces(cargo: &Cargo, this_crate: &Path) -> bool {
     cargo.package == "oxshmem" || hidden
 }
 
-/// PTX of an architecture, and the cubin made from it: for the same architecture or, in other than
-/// release builds, a newer one.
+/// PTX of an architecture, and the cubin that is made from it, if any: for the same architecture
+/// or, in other than release builds, a newer one.
 #[derive(Debug)]
 struct Image {
     virtual_arch: u32,
@@ -196,18 +227,26 @@ pub(crate) struct Images {
 
 impl Images {
     /// Write the translation unit to `dir` and lay out the compiler runs there.
-    pub fn prepare(unit: &Unit, dir: &Path, nvcc: &Nvcc, salt: &str, release: bool) -> Result<Self, Error> {
+    pub fn prepare(unit: &Unit, dir: &Path, nvcc: &Nvcc, salt: &str, effort: Effort) -> Result<Self, Error> {
         let source = dir.join(format!("{}.cuda.cu", unit.name));
         step::write_if_changed(&source, generate::translation_unit(unit).as_bytes())?;
         let inputs = unit.inputs()?;
+        // What a report of registers is made from is what users run.
+        let effort = if unit.reports_usage && effort == Effort::Check { Effort::Dev } else { effort };
+        let release = effort == Effort::Release;
+        let assembles = release || (effort == Effort::Dev && (unit.reports_usage || !unit.large));
+        let fast = effort == Effort::Check && nvcc.release >= FAST_COMPILE;
         let file = |end: String| dir.join(format!("{}.{end}", unit.name));
         let text = |path: &Path| path.display().to_string();
         let made = if release { unit.architectures.len() } else { 1 };
         let steps = unit.architectures.iter().take(made).map(|&arch| {
-            let (compiled, ptx) = (file(format!("compute_{arch}.nvcc.ptx")), file(format!("compute_{arch}.ptx")));
-            let depfile = file(format!("compute_{arch}.d"));
+            // Builds of all kinds share this folder, and none is to undo another's work.
+            let stem = if fast { format!("compute_{arch}.fast") } else { format!("compute_{arch}") };
+            let (compiled, ptx) = (file(format!("{stem}.nvcc.ptx")), file(format!("{stem}.ptx")));
+            let depfile = file(format!("{stem}.d"));
             let mut command =
                 vec![text(&nvcc.path), "-ptx".into(), "-std=c++17".into(), format!("-arch=compute_{arch}")];
+            command.extend(fast.then(|| "--Ofast-compile=max".to_owned()));
             command.extend(unit.preprocessor_args());
             command.extend(["-MMD".into(), "-MF".into(), text(&depfile), "-o".into(), text(&compiled), text(&source)]);
             let compile = Step {
@@ -219,14 +258,13 @@ impl Images {
                 depfile: Some(depfile),
             };
             let real = if release { arch } else { arch.max(DEV_ARCHITECTURE) };
-            // Builds of both kinds share this folder, and neither is to undo the other's work.
             let cubin =
                 file(if real == arch { format!("sm_{real}.cubin") } else { format!("compute_{arch}.sm_{real}.cubin") });
             let mut command = vec![text(&nvcc.path), "-cubin".into(), format!("-arch=sm_{real}"), "-Xptxas=-v".into()];
             command.extend(["-o".into(), text(&cubin), text(&ptx)]);
             let what = format!("assembling the PTX of device module {:?} for sm_{real}", unit.name);
             let assemble = Step { salt: salt.to_owned(), ..Step::after(what, command, &ptx, cubin) };
-            Image { virtual_arch: arch, compile, ptx, assemble: (release || !unit.large).then_some((real, assemble)) }
+            Image { virtual_arch: arch, compile, ptx, assemble: assembles.then_some((real, assemble)) }
         });
         Ok(Self { toolkit: toolkit(nvcc), steps: steps.collect() })
     }

@@ -25,6 +25,8 @@ pub(crate) struct Unit {
     pub architectures: Vec<u32>,
     /// Cubins are made in release builds alone.
     pub large: bool,
+    /// What its functions use is reported in every build.
+    pub reports_usage: bool,
 }
 
 impl Unit {

@@ -17,12 +17,17 @@
 //!   device), always;
 //! * by nvcc, when there is one: PTX for the virtual architectures in [`ARCHITECTURES`] (or those
 //!   of them that [`Module::architectures`] names), and from each PTX a cubin for the real
-//!   architecture of the same number. Builds that are not release builds make PTX for the lowest of
-//!   them alone, and from that a cubin for sm_90: so they lack what a source has for newer
-//!   architectures only, and take a third of the time; [`Module::large`] leaves out that cubin too.
-//!   Both go into the program: a cubin is loaded at once, PTX serves other and newer GPUs, for
-//!   which the driver compiles it. What each function uses is in [`Artifacts::usage`] and in the
-//!   file `<name>.usage.txt`.
+//!   architecture of the same number. Both go into the program: a cubin is loaded at once, PTX
+//!   serves other and newer GPUs, for which the driver compiles it. What each function uses is in
+//!   [`Artifacts::usage`] and in the file `<name>.usage.txt`.
+//!
+//! Builds that are not release builds make PTX for the lowest architecture alone, and from that a
+//! cubin for sm_90: so they lack what a source has for newer architectures only, and take a third
+//! of the time. Where the machine has no NVIDIA GPU either, they leave out the cubin and have nvcc
+//! compile as fast as it can (`--Ofast-compile=max`, from CUDA 13.0 on): what is built there is
+//! seldom run on a GPU, and runs slower if it is. `OXSHMEM_CUDA=1` builds as on a machine with a
+//! GPU, and [`Module::reports_usage`] does so for one module. [`Module::large`] leaves
+//! out one module's cubin in any build but a release build.
 //!
 //! A build script with several modules compiles them side by side by calling [`Module::compile`]
 //! from several threads: together they run as many compilers at a time as cargo allows.
@@ -58,7 +63,8 @@
 //! `/usr/local/cuda/bin`. What `NVCC` names has to work; elsewhere a compiler that is older than
 //! CUDA 12.8 is passed over if a later place has a newer one. Without any, everything but the
 //! `cuda` device works, and the build says so in one line. `OXSHMEM_CUDA=0` leaves PTX out
-//! silently, `OXSHMEM_CUDA=1` makes a missing compiler an error.
+//! silently. `OXSHMEM_CUDA=1` makes a missing compiler an error, and builds for a GPU though this
+//! machine may have none.
 //!
 //! # Headers
 //!
@@ -103,6 +109,7 @@ pub struct Module {
     defines: Vec<(String, String)>,
     architectures: Vec<u32>,
     large: bool,
+    reports_usage: bool,
 }
 
 /// What compiling a module left in `OUT_DIR`.
@@ -116,10 +123,10 @@ pub struct Artifacts {
     /// without a CUDA compiler.
     pub ptx: Vec<(u32, PathBuf)>,
     /// Cubins by real architecture (80 stands for `sm_80`), one for each that the build is made
-    /// for. Empty without a CUDA compiler.
+    /// for. Empty without a CUDA compiler, and in a build that makes none.
     pub cubins: Vec<(u32, PathBuf)>,
     /// What each device function uses on each real architecture, as `ptxas` reports it. Empty
-    /// without a CUDA compiler.
+    /// without cubins.
     pub usage: Vec<FunctionUsage>,
 }
 
@@ -145,6 +152,7 @@ impl Module {
             defines: Vec::new(),
             architectures: ARCHITECTURES.into(),
             large: false,
+            reports_usage: false,
         }
     }
 
@@ -190,6 +198,14 @@ impl Module {
     #[must_use]
     pub fn large(mut self) -> Self {
         self.large = true;
+        self
+    }
+
+    /// Report what each function uses in every build, also in those that make no cubins (see the
+    /// crate's documentation): a test may read `<name>.usage.txt`.
+    #[must_use]
+    pub fn reports_usage(mut self) -> Self {
+        self.reports_usage = true;
         self
     }
 
@@ -340,6 +356,7 @@ impl Module {
             headers: headers.to_owned(),
             architectures,
             large: self.large,
+            reports_usage: self.reports_usage,
         })
     }
 
@@ -357,7 +374,8 @@ impl Module {
         let cpu = cpu::Object::prepare(&unit, &work.dir, &toolchain)?;
         let cuda = match &nvcc {
             cuda::Found::Compiler(nvcc) => {
-                Some(cuda::Images::prepare(&unit, &work.dir, nvcc, &cuda::salt(nvcc, env), cargo.release)?)
+                let effort = cuda::Effort::of(cargo, env);
+                Some(cuda::Images::prepare(&unit, &work.dir, nvcc, &cuda::salt(nvcc, env), effort)?)
             }
             cuda::Found::SwitchedOff | cuda::Found::Nothing => None,
         };

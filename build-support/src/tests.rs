@@ -65,6 +65,7 @@ pub(crate) fn cargo_for(dir: &Path, package: &str) -> Cargo {
         target,
         jobs: 2,
         release: true,
+        has_gpu: true,
     }
 }
 
@@ -378,7 +379,9 @@ done
 grep -q broken "$(sed -n 's/#include "\(.*\)"/\1/p' "$src" 2>/dev/null)" 2>/dev/null && { echo "kernel.cu(1): error: broken" >&2; exit 2; }
 [ -n "$dep" ] && echo "$out: $src" > "$dep"
 case $out in
-    *.ptx) body=low; [ "$arch" -ge 90 ] && body=high; printf '.target sm_%s\n%s\n' "$arch" "$body" > "$out" ;;
+    *.ptx) body=low; [ "$arch" -ge 90 ] && body=high
+        case $all in *--Ofast-compile=max*) body=fast ;; esac
+        printf '.target sm_%s\n%s\n' "$arch" "$body" > "$out" ;;
     *.cubin)
         echo "$arch" > "$out"
         echo "ptxas info    : Compiling entry function 'ring' for 'sm_$arch'" >&2
@@ -442,11 +445,38 @@ fn only_release_builds_compile_for_every_architecture() {
         assert_eq!(artifacts.cubins.iter().map(|(arch, _)| *arch).collect::<Vec<_>>(), [cubin]);
         assert_eq!(artifacts.usage.iter().map(|f| f.arch).collect::<Vec<_>>(), [cubin]);
     }
-    let large = Module::new("kernels").source("a.cu").large();
-    let (artifacts, _) = large.compile_in(&cargo, &include, &env).unwrap();
-    assert_eq!((artifacts.ptx.len(), artifacts.cubins.len(), artifacts.usage.len()), (1, 0, 0));
-    let (artifacts, _) = large.compile_in(&Cargo { release: true, ..cargo }, &include, &env).unwrap();
-    assert_eq!(artifacts.cubins.len(), ARCHITECTURES.len());
+}
+
+#[test]
+fn without_a_gpu_a_dev_build_only_checks_device_code() {
+    let space = Workspace::new();
+    space.dir.write("a.cu", "int answer() { return 1; }\n");
+    let nvcc = program(&space.dir.path().join("nvcc"), FAKE_NVCC);
+    let env = |name: &str| (name == "NVCC").then(|| nvcc.clone().into_os_string());
+    let required = |name: &str| if name == "OXSHMEM_CUDA" { Some("1".into()) } else { env(name) };
+    let dev = Cargo { release: false, has_gpu: false, ..cargo_for(space.dir.path(), "crate") };
+    let include = space.dir.path().join("include");
+    let made = |module: &Module, cargo: &Cargo, env: crate::cuda::Env<'_>| {
+        let (artifacts, _) = module.compile_in(cargo, &include, env).unwrap();
+        assert_eq!(artifacts.cubins.len(), artifacts.usage.len());
+        let (_, ptx) = &artifacts.ptx[0];
+        let fast = std::fs::read_to_string(ptx).unwrap().ends_with("fast\n");
+        (artifacts.ptx.len(), artifacts.cubins.len(), fast)
+    };
+    let module = Module::new("kernels").source("a.cu");
+    assert_eq!(made(&module, &dev, &env), (1, 0, true));
+    assert_eq!(made(&module, &dev, &required), (1, 1, false));
+    assert_eq!(made(&module, &Cargo { has_gpu: true, ..dev.clone() }, &env), (1, 1, false));
+    assert_eq!(made(&module.clone().reports_usage(), &dev, &env), (1, 1, false));
+    assert_eq!(made(&module.clone().reports_usage(), &Cargo { release: true, ..dev.clone() }, &env), (2, 3, false));
+    assert_eq!(made(&module, &dev, &env), (1, 0, true));
+    // A large module is not assembled for a GPU either.
+    assert_eq!(made(&module.clone().large(), &dev, &required), (1, 0, false));
+    assert_eq!(made(&module.clone().large(), &Cargo { release: true, ..dev.clone() }, &env), (2, 3, false));
+    // An older compiler lacks the option.
+    let older = program(&space.dir.path().join("older"), &FAKE_NVCC.replace("release 13.0", "release 12.9"));
+    let older = |name: &str| (name == "NVCC").then(|| older.clone().into_os_string());
+    assert_eq!(made(&module, &dev, &older), (1, 0, false));
 }
 
 #[test]
