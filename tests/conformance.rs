@@ -121,6 +121,23 @@ jobs! {
     proxy_threads_p2p_2: "proxy_threads", P2p, 2;
 }
 
+// Queue pairs without a doorbell record, which the engine of the CPU has.
+jobs! {
+    conformance;
+    [cpu]
+    rma_ibgda_3_without_record: "rma", Ibgda, 3, "OXSHMEM_IBGDA_DOORBELL_RECORD" = "never";
+    lanes_ibgda_2_without_record: "lanes", Ibgda, 2, "OXSHMEM_IBGDA_DOORBELL_RECORD" = "never", "OXSHMEM_QPS_PER_PEER" = "1", "OXSHMEM_QP_DEPTH" = "256";
+    signals_ibgda_2_without_record: "signals", Ibgda, 2, "OXSHMEM_IBGDA_DOORBELL_RECORD" = "never";
+    atomic_values_ibgda_2_without_record: "atomic_values", Ibgda, 2, "OXSHMEM_IBGDA_DOORBELL_RECORD" = "never";
+    collectives_ibgda_3_without_record: "collectives" "500", Ibgda, 3, "OXSHMEM_IBGDA_DOORBELL_RECORD" = "never";
+    contexts_ibgda_2_without_record: "contexts", Ibgda, 2, "OXSHMEM_IBGDA_DOORBELL_RECORD" = "never";
+    context_batches_ibgda_2_without_record: "context_batches" "1000", Ibgda, 2, "OXSHMEM_IBGDA_DOORBELL_RECORD" = "never";
+    requests_ibgda_2_without_record_wrapping: "requests" "40", Ibgda, 2, "OXSHMEM_IBGDA_DOORBELL_RECORD" = "never", "OXSHMEM_QP_DEPTH" = "256";
+    flood_ibgda_2_without_record: "flood" "4" "32" "700" "70000", Ibgda, 2, "OXSHMEM_IBGDA_DOORBELL_RECORD" = "never", "OXSHMEM_QPS_PER_PEER" = "1", "OXSHMEM_QP_DEPTH" = "256";
+    flood_ibgda_2_without_record_faults: "flood" "4" "32" "300" "30000", Ibgda, 2, "OXSHMEM_IBGDA_DOORBELL_RECORD" = "never", "OXSHMEM_QPS_PER_PEER" = "1", "OXSHMEM_QP_DEPTH" = "256",
+        "OXSHMEM_SOFT_FAULTS" = "seed=3,reorder=0.5,lost-doorbell=0.5";
+}
+
 // The network through the engine that runs as a kernel, which is the only one on GPUs.
 jobs! {
     conformance;

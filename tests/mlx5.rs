@@ -128,6 +128,36 @@ jobs! {
     mixed_words_3_strict: "mixed_words", Auto, 3, "OXSHMEM_P2P_FAULTS" = "0-1";
 }
 
+// Queue pairs without a doorbell record: each rings in a page of its own.
+jobs! {
+    on_the_card;
+    [cpu]
+    rma_ibgda_3_without_record: "rma", Ibgda, 3, "OXSHMEM_IBGDA_DOORBELL_RECORD" = "never";
+    signals_ibgda_2_without_record: "signals", Ibgda, 2, "OXSHMEM_IBGDA_DOORBELL_RECORD" = "never";
+    flood_ibgda_2_without_record: "flood" "4" "32" "300" "30000", Ibgda, 2, "OXSHMEM_IBGDA_DOORBELL_RECORD" = "never", "OXSHMEM_QP_DEPTH" = "256";
+    flood_ibgda_2_without_record_rung_by_thread: "flood" "4" "32" "300" "30000", Ibgda, 2, "OXSHMEM_IBGDA_DOORBELL_RECORD" = "never",
+        "OXSHMEM_IBGDA_DOORBELL" = "cpu", "OXSHMEM_QP_DEPTH" = "256";
+}
+
+/// A card that has no queue pairs without a doorbell record, or not enough, is an error with the
+/// remedy, even where the proxy could post instead.
+#[test]
+fn doorbell_records_that_a_card_cannot_do_without() {
+    for (lies, qps, text) in [
+        ("device:kernel=1", "4", "does not offer them (send_dbr_mode_no_dbr_ext)"),
+        ("device:count=1", "40", "queue pairs without doorbell record may be used up"),
+    ] {
+        for transport in [Transport::Ibgda, Transport::Auto] {
+            let job = on_the_card("rma", 2).transport(transport).env("OXSHMEM_DISABLE_P2P", "1");
+            let job = job.env("RDMA_STAND_IN", lies).env("OXSHMEM_QPS_PER_PEER", qps);
+            let text = [text, "use OXSHMEM_IBGDA_DOORBELL_RECORD=always"].map(str::to_owned);
+            let outcome = job.env("OXSHMEM_IBGDA_DOORBELL_RECORD", "never").run();
+            let said = oxshmem_tests::transcript(&outcome);
+            assert!(!outcome.is_success() && text.iter().all(|text| said.contains(text)), "{said}");
+        }
+    }
+}
+
 jobs! {
     on_two_cards;
     [cpu]

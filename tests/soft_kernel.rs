@@ -14,7 +14,7 @@ use std::time::Duration;
 use common::{Pair, Side};
 use oxshmem_hca::blueflame::BlueFlame;
 use oxshmem_hca::objects::{Pd, QpAttributes};
-use oxshmem_hca::prm::qpc::QpState;
+use oxshmem_hca::prm::qpc::{QpState, SendDbrMode};
 use oxshmem_hca::provider::Provider;
 use oxshmem_hca::soft::tables::Slice;
 use oxshmem_hca::soft::{
@@ -112,7 +112,7 @@ fn words(blocks: &[u8]) -> Result<[u64; BLOCK_BYTES / 8], Vec<u64>> {
 }
 
 fn blueflame(pair: &Pair) -> Option<BlueFlame> {
-    pair.hca_a.blueflame(pair.a.uar.register(0).unwrap())
+    pair.hca_a.blueflame(pair.a.uar.register(SendDbrMode::DbrValid, 0).unwrap())
 }
 
 /// Posts the work requests and rings after each, or once; returns what has to be compared.

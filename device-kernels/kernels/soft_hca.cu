@@ -25,7 +25,11 @@ OXSHMEM_DEVICE void complete_all(Tables &t, const Slice &slice, uint64_t start) 
         bool any = false;
         for (uint32_t number = first; number < slice.registers; number += threads) {
             uint64_t value = slice.host_doorbells != 0 ? doorbell_of_host(t, slice, number) : 0;
-            uint64_t *const bell = register_at(t, number);
+            uint64_t *bell = register_at(t, number);
+            if (slice.without_record != 0) {
+                uint64_t *const other = register_without_record_at(t, number);
+                bell = port::load<order::relaxed, reach::system>(other) != 0 ? other : bell;
+            }
             if (value == 0 && port::load<order::relaxed, reach::system>(bell) == 0) {
                 continue;
             }

@@ -27,6 +27,9 @@ constexpr uint32_t kPageBytes = 4096;
 constexpr uint32_t kFirstRegister = 0x800; // in a page
 constexpr uint32_t kRegisterStride = 0x80; // likewise
 constexpr uint32_t kRegistersPerPage = 16; // likewise
+// Likewise, of the registers for queue pairs without a doorbell record: as many.
+constexpr uint32_t kFirstWithoutRecord = 0x600;
+constexpr uint32_t kStrideWithoutRecord = 0x20;
 constexpr uint32_t kHostRegisterWords = 8; // of a register that the host rings; hca/src/soft/blueflame.rs
 constexpr uint32_t kEvents = 1024;         // places in the ring of events
 constexpr uint32_t kBlocks = 64;           // most blocks of the kernel
@@ -121,7 +124,8 @@ struct Watch {
     uint64_t doorbell; // seen last
     uint64_t peer;     // of the queue pair that rings there, as in its context, or 0 before the first time
 };
-static_assert(sizeof(Watch) * kRegistersPerPage <= kFirstRegister);
+static_assert(sizeof(Watch) * kRegistersPerPage <= kFirstWithoutRecord);
+static_assert(kFirstWithoutRecord + kRegistersPerPage * kStrideWithoutRecord <= kFirstRegister);
 
 struct Tables {
     Control control;
@@ -141,6 +145,10 @@ struct Slice {
     uint64_t idle_ns;   // or after this time without work
     uint32_t registers; // doorbell registers to look at
     uint32_t null;      // 1: complete what is posted and do nothing else
+    // 1: look at the registers for queue pairs without a doorbell record, too. A null card alone
+    // has such queue pairs.
+    uint32_t without_record;
+    uint32_t reserved0;
     // 0, or where the host rings instead: kHostRegisterWords in host memory for each register. The
     // first is the doorbell: it is news when it changes. A work request may come with it.
     uint64_t host_doorbells;
@@ -184,7 +192,7 @@ struct AtomicBatch {
 };
 
 static_assert(sizeof(Control) == 256 && sizeof(BlockCounters) == 128 && sizeof(Event) == 32, "mirrored in tables.rs");
-static_assert(sizeof(QpContext) == 256 && sizeof(Key) == 64 && sizeof(Slice) == 56, "mirrored in tables.rs");
+static_assert(sizeof(QpContext) == 256 && sizeof(Key) == 64 && sizeof(Slice) == 64, "mirrored in tables.rs");
 static_assert(sizeof(BlockReport) == 128 && sizeof(Gate) == 128 * (1 + kBlocks), "mirrored in tables.rs");
 static_assert(sizeof(WordAtomic) == 64 && sizeof(AtomicBatch) == 256 + 64 * kAtomics, "mirrored in tables.rs");
 

@@ -118,6 +118,13 @@ constexpr oxshmem_explore_program kPrograms[] = {
     behind(3, posting("batch_used", batch, 1, 1, 8000)),
     posting("grown", grown, 1, 2, 8000),
     filled(posting("batch_and_fetch", batch_and_fetch, 1, 2, 8000), 0),
+    small(without_record(posting("own_without_record", own, 1, 1, 8000))),
+    without_record(early(behind(3, posting("own_early_without_record", own, 1, 1, 8000)))),
+    without_record(posting("handed_over_without_record", handed_over, 2, 1, 8000)),
+    without_record(posting("turns_without_record", turns, 2, 1, 12000)),
+    without_record(in_host_memory(posting("turns_host_without_record", turns, 3, 2, 12000))),
+    without_record(warps_of(2, posting("turns_of_warps_without_record", turns, 2, 2, 20000))),
+    without_record(behind(3, posting("batch_without_record", batch, 1, 1, 8000))),
     posting("fenced", fenced, 1, 2, 8000),
     posting("signalled", signalled, 1, 2, 8000),
 };

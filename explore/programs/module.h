@@ -66,7 +66,9 @@ struct Layout {
         qp.wq = take("queue", kKindQueue, queue_owner, 64, depth);
         qp.stamps = take("stamps", kKindStamps, pe, 4, depth);
         // Each lies in a line of its own, as in the product.
-        qp.dbr = take("doorbell record", kKindRecord, queue_owner, 8);
+        if (program.without_record == 0) {
+            qp.dbr = take("doorbell record", kKindRecord, queue_owner, 8);
+        }
         qp.doorbell = take("doorbell", kKindDoorbell, queue_owner, 8);
         qp.cqe = take("CQE", kKindCqe, queue_owner, 64);
         qp.landing = take("landing", kKindLanding, queue_owner, abi::kLandingBytes, slots + 1);
@@ -98,7 +100,9 @@ struct Layout {
         set(at + offsetof(abi::Qp, gate), posted << abi::kGateReservedShift, false);
         set(at + offsetof(abi::Qp, rung), posted, false);
         set(at + offsetof(abi::Qp, completed), posted, false);
-        set(qp.dbr, port::byte_swap(static_cast<uint32_t>(posted & 0xffff)), false);
+        if (qp.dbr != 0) {
+            set(qp.dbr, port::byte_swap(static_cast<uint32_t>(posted & 0xffff)), false);
+        }
         for (uint64_t i = posted < depth ? 0 : posted - depth; i < posted; ++i) {
             set(qp.stamps + (i & (depth - 1)) * 4,
                 (static_cast<uint32_t>(i >> program.depth_log2) + 1) & ((1u << abi::kStampLapBits) - 1), false);

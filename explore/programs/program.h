@@ -17,7 +17,7 @@
 
 extern "C" {
 
-constexpr uint32_t kExploreVersion = 2;
+constexpr uint32_t kExploreVersion = 3;
 constexpr uint32_t kExplorePes = 4;
 
 // A program: what every device thread runs, and in what surroundings.
@@ -31,6 +31,7 @@ struct oxshmem_explore_program {
     uint32_t network;                   // abi::Network
     uint32_t direct;                    // not 0: all PEs are load/store reachable
     uint32_t host_queues;               // not 0: queues, records and CQEs lie in host memory, and a CPU executes them
+    uint32_t without_record;            // not 0: queue pairs have no doorbell record
     uint32_t posted;                    // blocks that were posted and completed before
     uint32_t epoch;                     // of the team's last meeting
     uint32_t rounds;                    // not 0: the team meets by dissemination
@@ -267,6 +268,10 @@ constexpr oxshmem_explore_program small(oxshmem_explore_program program) {
 }
 constexpr oxshmem_explore_program in_host_memory(oxshmem_explore_program program) {
     program.host_queues = 1;
+    return program;
+}
+constexpr oxshmem_explore_program without_record(oxshmem_explore_program program) {
+    program.without_record = 1;
     return program;
 }
 constexpr oxshmem_explore_program behind(uint32_t posted, oxshmem_explore_program program) {

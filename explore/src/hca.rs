@@ -1,7 +1,7 @@
-//! The HCA as an actor. It hears the doorbell, reads the doorbell record some time later, fetches
-//! and executes work requests in order, and writes the collapsed CQE. What a request does becomes
-//! visible later, and that of requests without strong ordering in any order; the CQE comes after
-//! all of it.
+//! The HCA as an actor. It hears the doorbell, reads the doorbell record some time later (or, of a
+//! queue pair without one, takes the doorbell's index), fetches and executes work requests in
+//! order, and writes the collapsed CQE. What a request does becomes visible later, and that of
+//! requests without strong ordering in any order; the CQE comes after all of it.
 //!
 //! Also what programs have announced: every byte that the HCA writes to a peer must belong to an
 //! operation that was called.
@@ -135,6 +135,10 @@ impl World {
         let place = self.qps[index].place;
         let counter = u64::from((value as u32).swap_bytes() >> 8 & 0xffff);
         self.say(|world| format!("the HCA hears the doorbell of QP {:#x}: {counter}", world.qps[index].place.qpn));
+        if place.record == 0 {
+            self.announced(index, counter as u16, "doorbell");
+            return;
+        }
         let end = self.qps[index].executed + (counter.wrapping_sub(self.qps[index].executed) & 0xffff);
         if end > self.qps[index].executed + (1 << place.depth_log2) && counter != self.qps[index].executed & 0xffff {
             // A doorbell that arrives late names blocks that were executed meanwhile.
@@ -158,18 +162,23 @@ impl World {
             self.fail(format!("the doorbell record holds {word:#x}, which is not a counter"));
             return;
         };
-        let qp = &mut self.qps[index];
-        let ahead = i64::from(record.send.wrapping_sub(qp.announced as u16) as i16);
-        let announced = qp.announced.wrapping_add(ahead as u64);
-        let executed = qp.executed;
         self.say(|_| format!("the HCA reads the doorbell record of QP {:#x}: {}", place.qpn, record.send));
+        self.announced(index, record.send, "doorbell record");
+    }
+
+    /// Takes over how many blocks were posted, modulo 2^16, from the doorbell record or, of a queue
+    /// pair without one, from the doorbell.
+    fn announced(&mut self, index: usize, counter: u16, source: &str) {
+        let qp = &self.qps[index];
+        let ahead = i64::from(counter.wrapping_sub(qp.announced as u16) as i16);
+        let announced = qp.announced.wrapping_add(ahead as u64);
+        let (executed, depth) = (qp.executed, 1 << qp.place.depth_log2);
         if ahead < 0 {
-            self.fail(format!("the doorbell record goes back: {announced} after {}", self.qps[index].announced));
-        } else if announced - executed > 1 << place.depth_log2 {
+            self.fail(format!("the {source} goes back: {announced} after {}", self.qps[index].announced));
+        } else if announced - executed > depth {
             self.fail(format!(
-                "the doorbell record covers more than the queue holds: {announced} blocks, of which {executed} are executed, in a \
-                 queue of {}",
-                1 << place.depth_log2
+                "the {source} covers more than the queue holds: {announced} blocks, of which {executed} are executed, in a queue of \
+                 {depth}"
             ));
         } else {
             self.qps[index].announced = announced;

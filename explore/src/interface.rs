@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_void};
 
 /// `kExploreVersion`.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// `kExplorePes`.
 pub const MAX_PES: usize = 4;
 /// Bytes set aside for a PE's `abi::State`.
@@ -67,6 +67,7 @@ pub struct Program {
     pub network: u32,
     pub direct: u32,
     pub host_queues: u32,
+    pub without_record: u32,
     pub posted: u32,
     pub epoch: u32,
     pub rounds: u32,

@@ -49,6 +49,9 @@ pub const MUTANTS: &[Mutant] = &[
     posting("base-is-not-older", &["quiets_early"]),
     posting("doorbell-overtaken", &["many", "quiets_early"]),
     posting("doorbell-before-record", &["p_quiet", "many"]),
+    posting("fence-left-out-without-record", &["many_without_record", "p_quiet_3_without_record"]),
+    posting("older-doorbell-without-record", &["many_without_record", "quiets_early_without_record"]),
+    posting("index-of-doorbell-before", &["p_once_without_record", "many_without_record"]),
     posting("device-fence-for-host-queues", &["p_quiet_host", "p_p_p_quiet_host"]),
     Mutant {
         name: "lap-of-2-bits",

@@ -9,6 +9,7 @@ use crate::address::{QpAddress, QpAttributes};
 use crate::blueflame::BlueFlame;
 use crate::error::Result;
 pub use crate::port::{DEFAULT_PKEY, Gid, LinkLayer, Mtu, PortInfo};
+use crate::prm::qpc::SendDbrMode;
 use crate::wire::cqe::Syndrome;
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -52,6 +53,10 @@ pub struct HcaInfo {
     /// The set of error counters that queue pairs count in; 0 is that of every queue pair that is
     /// given none.
     pub counter_set: u8,
+    /// Queue pairs that may ring without a doorbell record
+    /// ([`SendDbrMode::NoDbrExt`]) at a time, those of all
+    /// processes together; 0: none may.
+    pub without_records: u32,
     /// Commands that are worth giving it at a time: 1 where each waits for the one before.
     pub commands_at_a_time: usize,
 }
@@ -76,10 +81,23 @@ pub struct UarPage {
     pub base: *mut u8,
     /// Offsets of the registers that may be used, bytes.
     pub registers: Vec<usize>,
+    /// Offsets of those for queue pairs without a doorbell record, bytes: none if the HCA has no
+    /// such queue pairs.
+    pub without_record: Vec<usize>,
     /// Whether these are registers of a card: any number of QPs may share one, and a GPU reaches
     /// them only after they have been mapped for it. Otherwise they are memory that the poster
     /// reaches at these addresses, and at most one QP may use each.
     pub device_registers: bool,
+}
+
+impl UarPage {
+    /// Returns the offsets of the registers that queue pairs of a mode ring in, bytes.
+    pub fn registers_of(&self, mode: SendDbrMode) -> &[usize] {
+        match mode {
+            SendDbrMode::DbrValid => &self.registers,
+            SendDbrMode::NoDbrExt => &self.without_record,
+        }
+    }
 }
 
 // SAFETY: the pointer is an address of device registers (or memory that stands for them) which any

@@ -8,6 +8,7 @@
 use crate::address::{QpAddress, QpAttributes};
 use crate::error::{Error, Result};
 use crate::objects::{Cq, CqAttributes, KEY_VARIANT, Mkey, MkeyAttributes, Pd, Qp, QpGeometry, Uar, Umem};
+use crate::prm::qpc::SendDbrMode;
 use crate::provider::{Access, Provider, Rung, UmemSource};
 use crate::soft::doorbell_rung;
 use crate::wire::{BLOCK_BYTES, MAX_WQE_BYTES, Op, Wqe, cqe, data, dbr, doorbell, raddr};
@@ -137,6 +138,8 @@ pub struct EndpointOptions {
     pub guard: usize,
     /// Rights on the heap.
     pub access: Access,
+    /// Whether the QP has a doorbell record.
+    pub send_dbr_mode: SendDbrMode,
     /// What the HCA is told of addresses is larger by this, for an accelerator that takes it off
     /// again. Where nothing is mapped at such addresses, no thread but the accelerator's touches
     /// the memory.
@@ -152,6 +155,7 @@ impl Default for EndpointOptions {
             heap_bytes: 1 << 16,
             guard: 0,
             access: Access::ALL,
+            send_dbr_mode: SendDbrMode::DbrValid,
             shift: 0,
         }
     }
@@ -242,9 +246,12 @@ impl Endpoint {
             sq_offset: sq_at as u64,
             dbr_offset: QP_DBR as u64,
             user_index: 0,
+            send_dbr_mode: options.send_dbr_mode,
         };
         let qp = Qp::create(pd, &cq, &uar, &slab_umem, &geometry)?;
-        let doorbell = uar.register(0).ok_or_else(|| Error::argument("uar", uar.page_id(), "has no registers"))?;
+        let doorbell = uar
+            .register(options.send_dbr_mode, 0)
+            .ok_or_else(|| Error::argument("uar", uar.page_id(), "has no registers"))?;
         let doorbell = doorbell.wrapping_byte_sub(options.shift);
         Ok(Self {
             qp,
@@ -313,9 +320,11 @@ impl Endpoint {
         index
     }
 
-    /// Publish all that was posted: doorbell record, then doorbell.
+    /// Publish all that was posted: the doorbell record, if the QP has one, then the doorbell.
     pub fn ring(&self) {
-        self.write_doorbell_record();
+        if self.options.send_dbr_mode == SendDbrMode::DbrValid {
+            self.write_doorbell_record();
+        }
         self.ring_register(doorbell::Repr::producer(self.posted as u16, self.qp.qpn()));
     }
 

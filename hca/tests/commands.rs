@@ -8,7 +8,7 @@ use oxshmem_hca::Error;
 use oxshmem_hca::objects::{
     Cq, CqAttributes, KEY_VARIANT, Mkey, MkeyAttributes, Pd, Qp, QpAttributes, QpGeometry, Uar, Umem, query_caps,
 };
-use oxshmem_hca::prm::qpc::{self, QpState};
+use oxshmem_hca::prm::qpc::{self, QpState, SendDbrMode};
 use oxshmem_hca::prm::{self, Command, CommandStatus, Opcode, counter, cq, mkey, pd, qp, uar};
 use oxshmem_hca::provider::{Access, Gid, LinkLayer, ObjectHandle, Provider, Rung, UmemSource};
 use oxshmem_hca::soft::{SYNDROME_BASE, SoftHca, SoftOptions};
@@ -325,6 +325,7 @@ fn wrong_queue_pairs() {
     wrong(&|c| c.qpc.state = 1, BadParam, "qpc.state");
     wrong(&|c| c.qpc.ts_format = 1, BadParam, "ts_format 1");
     wrong(&|c| c.qpc.no_sq = true, BadParam, "no_sq");
+    wrong(&|c| c.qpc.send_dbr_mode = 2, BadParam, "send_dbr_mode 2: known is DBR_VALID (0) and NO_DBR_EXT (1)");
     wrong(&|c| c.qpc.rq_type = 0, BadParam, "rq_type");
     wrong(&|c| c.qpc.log_rq_size = 1, BadParam, "rq_type");
     wrong(&|c| c.qpc.log_sq_size = 10, BadParam, "do not fit");
@@ -516,7 +517,13 @@ fn objects_keep_alive_what_they_need() {
     let umem = unsafe { Umem::register(&provider, memory.source(), Access::ALL) }.unwrap();
     let attributes = CqAttributes { log_size: 0, umem_offset: 0, dbr_offset: 64, collapsed: true };
     let cq = Cq::create(&uar, &umem, &attributes).unwrap();
-    let geometry = QpGeometry { log_sq_size: 7, sq_offset: 4096, dbr_offset: 72, user_index: 5 };
+    let geometry = QpGeometry {
+        log_sq_size: 7,
+        sq_offset: 4096,
+        dbr_offset: 72,
+        user_index: 5,
+        send_dbr_mode: SendDbrMode::DbrValid,
+    };
     let qp = Qp::create(&pd, &cq, &uar, &umem, &geometry).unwrap();
     let attributes = MkeyAttributes {
         umem_offset: 0,
@@ -554,6 +561,8 @@ fn a_uar_page_has_sixteen_registers() {
     let page = provider.alloc_uar(Rung::ByDevice).unwrap();
     let expected: Vec<usize> = (0..16).map(|i| 0x800 + i * 0x80).collect();
     assert_eq!(page.registers, expected);
+    let expected: Vec<usize> = (0..16).map(|i| 0x600 + i * 0x20).collect();
+    assert_eq!(page.without_record, expected);
     assert_eq!(Opcode::of(&uar::AllocUar {}.encode()), Some(Opcode::AllocUar));
     provider.free_uar(page.page_id).unwrap();
     refused(provider.free_uar(page.page_id), CommandStatus::BadResource, "no UAR page");

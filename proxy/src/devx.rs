@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use oxshmem_hca::blueflame::BlueFlame;
 use oxshmem_hca::objects::{Cq, CqAttributes, Doorbells, Pd, Qp, QpAddress, QpAttributes, QpGeometry, Uar, Umem};
+use oxshmem_hca::prm::qpc::SendDbrMode;
 use oxshmem_hca::provider::{Provider, Rung, UmemSource};
 use oxshmem_hca::wire::ctrl::{self, Fence, Opcode};
 use oxshmem_hca::wire::{BLOCK_BYTES, OCTOWORD_BYTES, Op, Wqe, cqe, data, dbr, doorbell, inline, masked_atomic, raddr};
@@ -89,6 +90,8 @@ impl QueueLayout {
             sq_offset: self.queue(index),
             dbr_offset: self.record(index),
             user_index: index,
+            // A CPU's fences between the record and the doorbell cost next to nothing.
+            send_dbr_mode: SendDbrMode::DbrValid,
         };
         Qp::create(pd, &cq, uar, umem, &geometry)
     }
@@ -186,7 +189,7 @@ impl Queues {
         };
         let mut queues =
             Self { pairs: Vec::new(), layout, base, provider, capabilities, fence, busy: Vec::new(), rung };
-        let mut doorbells = Doorbells::new(&queues.provider, Rung::ByCpu);
+        let mut doorbells = Doorbells::new(&queues.provider, Rung::ByCpu, SendDbrMode::DbrValid);
         let doorbells = (0..layout.count).map(|_| doorbells.give()).collect::<Result<Vec<_>>>()?;
         for index in 0..layout.count {
             queues.clear_cq(index);

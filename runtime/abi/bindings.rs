@@ -2,7 +2,7 @@
 
 /// "OXSM" in memory
 pub const MAGIC: u32 = 1297307727;
-pub const ABI_VERSION: u32 = 16;
+pub const ABI_VERSION: u32 = 17;
 /// PEs of a job, at most.
 pub const MAX_PES: u32 = 4096;
 /** Send-queue geometry, in WQE basic blocks of 64 bytes. The upper limit keeps 16-bit completion
@@ -299,7 +299,7 @@ pub struct Qp {
     pub wq: u64,
     /// uint32_t per block: says in which lap it was written last; see detail/ibgda/submit.h
     pub stamps: u64,
-    /// big-endian 32-bit send doorbell record
+    /// big-endian 32-bit send doorbell record; 0: the card takes the doorbell alone
     pub dbr: u64,
     /// doorbell register in the UAR, 8 bytes
     pub doorbell: u64,

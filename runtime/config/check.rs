@@ -2,7 +2,7 @@
 
 use oxshmem_hca::topology::DeviceChoice;
 
-use super::choices::{Doorbell, Hca, Network, Transport};
+use super::choices::{Doorbell, DoorbellRecord, Hca, Network, Transport};
 use super::error::ConfigError;
 use super::table::{Config, VARIABLES};
 use super::value::Choice;
@@ -54,6 +54,13 @@ impl Config {
                 first: format!("OXSHMEM_IBGDA_DOORBELL={}", self.ibgda_doorbell()),
                 second: format!("OXSHMEM_HCA={}", self.hca()),
                 rule: "it says how a ConnectX card is rung; unset it, or use OXSHMEM_HCA=mlx5",
+            });
+        }
+        if self.ibgda_doorbell_record() == DoorbellRecord::Never && matches!(self.hca(), Hca::Verbs { .. }) {
+            return Err(ConfigError::Contradiction {
+                first: format!("OXSHMEM_IBGDA_DOORBELL_RECORD={}", self.ibgda_doorbell_record()),
+                second: format!("OXSHMEM_HCA={}", self.hca()),
+                rule: "it says how device code posts; unset it, or use OXSHMEM_HCA=mlx5",
             });
         }
         let launcher = [

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use oxshmem_hca::prm::qpc::SendDbrMode;
 use oxshmem_hca::topology::{Card, Family};
 
 use super::size::ByteSize;
@@ -266,6 +267,32 @@ choice! {
         Gpu = "gpu",
         /// A thread of the CPU, which watches words that device code stores to in host memory.
         Cpu = "cpu",
+    }
+}
+
+choice! {
+    /// Whether device code writes a doorbell record before it rings.
+    ///
+    /// ```
+    /// use oxshmem::config::DoorbellRecord;
+    ///
+    /// assert_eq!("never".parse(), Ok(DoorbellRecord::Never));
+    /// ```
+    DoorbellRecord: "`always` or `never`" {
+        /// Writes it, which every card takes.
+        Always = "always",
+        /// Leaves it out, which some cards take (`send_dbr_mode` `NO_DBR_EXT`).
+        Never = "never",
+    }
+}
+
+impl DoorbellRecord {
+    /// Returns the mode of queue pairs that are posted to so.
+    pub(crate) const fn mode(self) -> SendDbrMode {
+        match self {
+            Self::Always => SendDbrMode::DbrValid,
+            Self::Never => SendDbrMode::NoDbrExt,
+        }
     }
 }
 

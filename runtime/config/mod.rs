@@ -16,8 +16,8 @@ mod tests;
 mod value;
 
 pub use choices::{
-    Atomics, Checks, Device, Doorbell, Dumps, Flush, Hca, Launcher, Munge, Network, Profile, Rails, Registration,
-    SoftEngine, Staging, Transport,
+    Atomics, Checks, Device, Doorbell, DoorbellRecord, Dumps, Flush, Hca, Launcher, Munge, Network, Profile, Rails,
+    Registration, SoftEngine, Staging, Transport,
 };
 pub use error::{ConfigError, Origin};
 pub use size::ByteSize;

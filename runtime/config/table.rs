@@ -8,8 +8,8 @@ use std::time::Duration;
 use oxshmem_hca::topology::{DeviceChoice, MAX_CARDS};
 
 use super::choices::{
-    Atomics, Checks, Device, Doorbell, Dumps, Flush, Hca, Launcher, Munge, Network, Profile, Rails, Registration,
-    SoftEngine, Staging, Transport,
+    Atomics, Checks, Device, Doorbell, DoorbellRecord, Dumps, Flush, Hca, Launcher, Munge, Network, Profile, Rails,
+    Registration, SoftEngine, Staging, Transport,
 };
 use super::error::Origin;
 use super::size::ByteSize;
@@ -278,6 +278,12 @@ variables! {
     /// needs the card's registers mapped into its addresses. With `cpu` a thread of the CPU does,
     /// which watches words in host memory. With `auto` device code does where it can.
     "OXSHMEM_IBGDA_DOORBELL" copy ibgda_doorbell: Doorbell = Doorbell::Auto, Limits::None;
+    /// Whether device code writes a doorbell record before it rings. `always`: every card takes
+    /// that, and each doorbell costs a fence. `never`: the card goes by the doorbell alone, which
+    /// ConnectX-8 and newer can (NCCL calls that a reliable doorbell); a card that cannot is an
+    /// error. A card has a limited number of such queue pairs for all processes together (1024 on
+    /// ConnectX-8), so this is not chosen by itself. See `hardware.md`.
+    "OXSHMEM_IBGDA_DOORBELL_RECORD" copy ibgda_doorbell_record: DoorbellRecord = DoorbellRecord::Always, Limits::None;
     /// What does atomics on memory that this PE's GPU can load and store (its own and that of
     /// load/store peers). `card`: the target's card, so that all atomics on a word are atomic with
     /// each other. `gpu`: the GPU, which is faster; where a card's atomics are not atomic with

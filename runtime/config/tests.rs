@@ -163,6 +163,7 @@ fn contradictions_name_both_sides() {
         ("OXSHMEM_SOFT_FAULTS", "visibility", "mlx5:mlx5_0"),
         ("OXSHMEM_SOFT_TRACE", "1", "verbs"),
         ("OXSHMEM_IBGDA_DOORBELL", "cpu", "soft"),
+        ("OXSHMEM_IBGDA_DOORBELL_RECORD", "never", "verbs"),
     ] {
         let error = Config::from_vars([(name, value), ("OXSHMEM_HCA", hca)]).unwrap_err().to_string();
         assert!(error.starts_with(&format!("{name}={value} contradicts OXSHMEM_HCA={hca}: ")), "{error}");

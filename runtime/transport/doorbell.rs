@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use oxshmem_hca::objects::{Doorbell, Doorbells};
+use oxshmem_hca::prm::qpc::SendDbrMode;
 use oxshmem_hca::provider::{Provider, Rung};
 use oxshmem_system::idle::{Idler, Parking, Patience};
 use oxshmem_system::store_fence::store_fence;
@@ -39,6 +40,15 @@ impl Way {
             Self::Thread => Rung::ByCpu,
         }
     }
+}
+
+/// How device code tells a card what it has posted.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Posting {
+    /// How it rings.
+    pub way: Way,
+    /// Whether it writes a doorbell record before.
+    pub mode: SendDbrMode,
 }
 
 /// Threads that pass doorbells on.
@@ -77,7 +87,7 @@ impl Ringing {
     /// For `count` queue pairs on these cards.
     pub(super) fn new<'a>(
         cards: impl Iterator<Item = &'a Arc<dyn Provider>>,
-        way: Way,
+        Posting { way, mode }: Posting,
         device: &dyn Device,
         count: u32,
     ) -> Result<Self> {
@@ -85,7 +95,7 @@ impl Ringing {
             Way::Thread => Some(device.host_memory(u64::from(count.max(1)) * LINE_BYTES)?),
             Way::Memory | Way::Mapped => None,
         };
-        let doorbells = cards.map(|card| Doorbells::new(card, way.rung())).collect();
+        let doorbells = cards.map(|card| Doorbells::new(card, way.rung(), mode)).collect();
         Ok(Self { ringer: None, words, mapped: HashMap::new(), given: Vec::new(), doorbells, way })
     }
 
@@ -196,7 +206,8 @@ fn pass_on(pairs: &mut [Pair], flush: impl Fn()) -> usize {
         let value = pair.value();
         if value != pair.rung {
             pair.rung = value;
-            // Device code has written the doorbell record, and whatever it covers, before the word.
+            // Device code has written the doorbell record, if there is one, and whatever the
+            // doorbell covers, before the word.
             fence(Ordering::SeqCst);
             // SAFETY: the owner of the thread keeps the register mapped.
             unsafe { AtomicU64::from_ptr(pair.register) }.store(value, Ordering::Release);

@@ -14,7 +14,7 @@ use super::atomics::Atomics;
 use super::error::TransportError;
 use super::near::Nodes;
 use super::nodes;
-use super::opened::{OpenCard, Opened, check_queues, hca_error, open_card, prepare_for_device};
+use super::opened::{OpenCard, Opened, check_queues, check_records, hca_error, open_card, prepare_for_device};
 use super::plan::{NetworkKind, Plan};
 use super::push::{self, Outcome, Stance};
 use super::rails::{Rails, Spot};
@@ -128,6 +128,9 @@ pub(crate) fn open(
             soft(config, device, kind, played)?
         }
     };
+    if kind == NetworkKind::Ibgda {
+        check_records(config, &opened, 0)?;
+    }
     if without.is_none()
         && let Some(pe) = votes.iter().position(|other| other.provider != vote.provider)
     {

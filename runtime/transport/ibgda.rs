@@ -18,7 +18,7 @@ use oxshmem_proxy::striping::Striping;
 use super::addresses;
 use super::atomics::Atomics;
 use super::card::Card;
-use super::doorbell::{self, Way};
+use super::doorbell::{self, Posting, Way};
 use super::error::TransportError;
 use super::fabric::{ChunkKeys, Region};
 use super::near::Nodes;
@@ -64,8 +64,8 @@ pub(crate) struct Ibgda {
     atomics: Atomics,
     /// The fence modes of signals after their data, and of the first request after a fence.
     order: Order,
-    /// How device code rings doorbells.
-    way: Way,
+    /// How device code tells cards what it has posted.
+    posting: Posting,
     /// Whether what reads the queues sees what has reached the GPU's memory, where they are.
     in_device_memory: bool,
     /// What was tried on the way, apart from what the cards themselves tried.
@@ -106,7 +106,8 @@ impl Ibgda {
         let cards = cards.into_iter().map(Card::new).collect::<Result<Vec<_>>>()?;
         let columns = (0..config.qps_per_peer()).map(|column| striping.target(column)).collect();
         let me = bootstrap.rank() as usize;
-        let queues = QueueSet::create(&cards, (&rails, me), (device, way), slab, queues, columns)?;
+        let posting = Posting { way, mode: config.ibgda_doorbell_record().mode() };
+        let queues = QueueSet::create(&cards, (&rails, me), (device, posting), slab, queues, columns)?;
 
         // A CPU that rings sees a doorbell earlier than the card sees the queue, unless a fence of
         // system scope lies between.
@@ -129,7 +130,7 @@ impl Ibgda {
             striping,
             atomics,
             order,
-            way,
+            posting,
             in_device_memory,
             attempts,
             ports,
@@ -211,7 +212,7 @@ impl Ibgda {
         targets: Vec<u32>,
     ) -> Result<Vec<u8>> {
         let rails = self.rails_of(direct);
-        let queues = QueueSet::create(&self.cards, rails, (device, self.way), slab, layout, targets)?;
+        let queues = QueueSet::create(&self.cards, rails, (device, self.posting), slab, layout, targets)?;
         let numbers = queues.numbers(rails.0);
         self.places.add(Some(set), place(&queues));
         self.contexts.borrow_mut().insert(set, (queues, direct));

@@ -24,7 +24,7 @@ use super::qp_attributes::pkey_index;
 use super::rails::{Pushing, Rails, Spot};
 use super::selection::Chosen;
 use crate::Result;
-use crate::config::{self, Choice, Config, Doorbell};
+use crate::config::{self, Choice, Config, Doorbell, DoorbellRecord};
 use crate::device::Device;
 
 /// The HCA of a PE, open: one card, or several that its queue pairs are spread over ([`Striping`]),
@@ -162,7 +162,10 @@ impl Opened {
         from: usize,
     ) -> Result<()> {
         match kind {
-            NetworkKind::Ibgda => prepare_for_device(config, device, self, from, log_depth),
+            NetworkKind::Ibgda => {
+                check_records(config, self, from)?;
+                prepare_for_device(config, device, self, from, log_depth)
+            }
             NetworkKind::Ibrc => self.cards[from..].iter().try_for_each(|card| check_queues(card, log_depth)),
         }
     }
@@ -269,6 +272,26 @@ pub(super) fn hca_error(provider: &dyn Provider, what: String) -> crate::Error {
     TransportError::Hca { device: provider.info().device.clone(), what }.into()
 }
 
+/// Refuses cards from number `from` on that want a doorbell record where the configuration wants
+/// none.
+pub(super) fn check_records(config: &Config, opened: &Opened, from: usize) -> Result<()> {
+    if config.ibgda_doorbell_record() == DoorbellRecord::Always {
+        return Ok(());
+    }
+    let Some(card) = opened.cards[from..].iter().find(|card| card.provider.info().without_records == 0) else {
+        return Ok(());
+    };
+    let have = match card.provider.info().provider {
+        "mlx5" => "its firmware does not offer them (send_dbr_mode_no_dbr_ext), as that of ConnectX-8 and newer does",
+        _ => "the kernel that executes for it has none; with OXSHMEM_SOFT_ENGINE=thread and the null card there are",
+    };
+    let what = format!(
+        "OXSHMEM_IBGDA_DOORBELL_RECORD=never, but it has no queue pairs without doorbell record: {have}; use \
+         OXSHMEM_IBGDA_DOORBELL_RECORD=always"
+    );
+    Err(hca_error(card.provider.as_ref(), what))
+}
+
 pub(super) fn check_queues(card: &OpenCard, log_depth: u32) -> Result<()> {
     let (general, _) = query_caps(card.provider.as_ref())?;
     if u32::from(general.log_max_qp_sz) >= log_depth {
@@ -331,6 +354,17 @@ fn prepare_card(
         let outcome = outcome.map(ToOwned::to_owned).map_err(ToString::to_string);
         attempts.push(Attempt { what: what.to_owned(), outcome });
     };
+    let records = config.ibgda_doorbell_record();
+    match (records, card.provider.info().without_records) {
+        (DoorbellRecord::Never, most) => {
+            tried("doorbells without a record", Ok(&format!("in use; the card has {most} such queue pairs")));
+        }
+        (DoorbellRecord::Always, 0) => tried("doorbells without a record", Err(&"the card's firmware has none")),
+        (DoorbellRecord::Always, most) => {
+            let why = format!("the card has {most}, for all processes; OXSHMEM_IBGDA_DOORBELL_RECORD=never uses them");
+            tried("doorbells without a record", Err(&why));
+        }
+    }
     let queues = try_queues(device, &card.provider);
     if let Err(error) = &queues {
         tried("queues in memory of the device", Err(error));

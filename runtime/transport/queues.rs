@@ -4,15 +4,16 @@
 use std::sync::Arc;
 
 use oxshmem_hca::objects::{Cq, CqAttributes, Doorbell, Pd, Qp, QpAddress, QpGeometry, Uar, Umem};
-use oxshmem_hca::prm::qpc::QpState;
+use oxshmem_hca::prm::qpc::{QpState, SendDbrMode};
 use oxshmem_hca::wire::{cqe, dbr};
 use oxshmem_system::side_by_side::side_by_side;
 use oxshmem_system::words::{count32, low8, low32, native};
 
 use super::addresses::{self, Ends};
 use super::card::{Card, SlabOnCard};
-use super::doorbell::{Ringing, Way};
+use super::doorbell::{Posting, Ringing};
 use super::error::TransportError;
+use super::opened::hca_error;
 use super::qp_attributes::attributes;
 use super::rails::Rails;
 use super::receiving::Receiving;
@@ -203,14 +204,14 @@ impl QueueSet {
     pub(super) fn create(
         cards: &[Card],
         (rails, me): (&Rails, usize),
-        (device, way): (&dyn Device, Way),
+        (device, posting): (&dyn Device, Posting),
         slab: &Arc<Slab>,
         layout: QueueLayout,
         targets: Vec<u32>,
     ) -> Result<Self> {
         let on_cards = cards.iter().map(|card| SlabOnCard::new(card, device, slab)).collect::<Result<Vec<_>>>()?;
         let count = layout.count();
-        let mut ringing = Ringing::new(cards.iter().map(|card| &card.open.provider), way, device, count)?;
+        let mut ringing = Ringing::new(cards.iter().map(|card| &card.open.provider), posting, device, count)?;
         let (mut places, mut card_of) = (Vec::new(), Vec::new());
         for (row, pe, first) in layout.peers() {
             for (column, target) in (0u32..).zip(&targets) {
@@ -219,8 +220,13 @@ impl QueueSet {
                 let (Doorbell { uar, .. }, doorbell) = ringing.give(device, number)?;
                 let (pd, umem) = (&cards[number].pd, &on_cards[number].umem);
                 let lkey = on_cards[number].key.lkey();
-                places.push(PlacedQp { pd, umem, lkey, uar, index: first + column, pe, row, column, doorbell });
+                let index = first + column;
+                let mode = posting.mode;
+                places.push(PlacedQp { pd, umem, lkey, uar, index, pe, row, column, doorbell, mode });
             }
+        }
+        if posting.mode == SendDbrMode::NoDbrExt {
+            check_count(cards, &card_of)?;
         }
         slab.fill(layout.cqs, u64::from(count) * (BLOCK_BYTES << LOG_CQ_SIZE), cqe::INITIAL_BYTE)?;
         let commands = cards.iter().map(|card| card.open.provider.info().commands_at_a_time).max().unwrap_or(1);
@@ -448,6 +454,22 @@ impl QueueSet {
     }
 }
 
+/// Refuses more queue pairs without doorbell record than a card has.
+fn check_count(cards: &[Card], card_of: &[u32]) -> Result<()> {
+    for (card, number) in cards.iter().zip(0u32..) {
+        let provider = card.open.provider.as_ref();
+        let (count, most) = (card_of.iter().filter(|of| **of == number).count(), provider.info().without_records);
+        if count > native(most.into()) {
+            let what = format!(
+                "{count} queue pairs without doorbell record are requested at a time, and it has {most} for all processes together; lower \
+                 OXSHMEM_QPS_PER_PEER or the number of contexts, or use OXSHMEM_IBGDA_DOORBELL_RECORD=always"
+            );
+            return Err(hca_error(provider, what));
+        }
+    }
+    Ok(())
+}
+
 /// A queue pair's place among those of its set, and what it is created with.
 struct PlacedQp<'a> {
     pd: &'a Arc<Pd>,
@@ -463,12 +485,14 @@ struct PlacedQp<'a> {
     column: u32,
     /// Address of its doorbell.
     doorbell: u64,
+    /// Whether it has a doorbell record.
+    mode: SendDbrMode,
 }
 
 impl PlacedQp<'_> {
     /// Creates the queue pair and its completion queue, whose entries are filled already.
-    fn create(&self, queues: &QueueLayout) -> Result<Qp, oxshmem_hca::Error> {
-        let &Self { pd, umem, ref uar, index, .. } = self;
+    fn create(&self, queues: &QueueLayout) -> Result<Qp> {
+        let &Self { pd, umem, ref uar, index, mode, .. } = self;
         let cq = Cq::create(
             uar,
             umem,
@@ -484,18 +508,31 @@ impl PlacedQp<'_> {
             sq_offset: at(queues.queues, index, BLOCK_BYTES << queues.log_depth).0,
             dbr_offset: at(queues.records, index, LINE_BYTES).0,
             user_index: index,
+            send_dbr_mode: mode,
         };
-        Qp::create(pd, &cq, uar, umem, &geometry)
+        Qp::create(pd, &cq, uar, umem, &geometry).map_err(|error| match (mode, &error) {
+            (SendDbrMode::NoDbrExt, oxshmem_hca::Error::Command { .. }) => {
+                let what = format!(
+                    "{error}; queue pairs without doorbell record may be used up, since all processes of a card share them: end those \
+                     processes, or use OXSHMEM_IBGDA_DOORBELL_RECORD=always"
+                );
+                hca_error(pd.provider().as_ref(), what)
+            }
+            _ => error.into(),
+        })
     }
 
     /// Returns what device code knows of the queue pair.
     fn describe(&self, slab: &Slab, queues: &QueueLayout, qp: &Qp) -> abi::Qp {
-        let &Self { index, pe, lkey, row, column, doorbell, .. } = self;
+        let &Self { index, pe, lkey, row, column, doorbell, mode, .. } = self;
         let (word, bit) = queues.used_bit(row, column);
         abi::Qp {
             wq: slab.address(at(queues.queues, index, BLOCK_BYTES << queues.log_depth)),
             stamps: slab.address(at(queues.stamps, index, 4 << queues.log_depth)),
-            dbr: slab.address(at(queues.records, index, LINE_BYTES)) + dbr::SEND_OFFSET as u64,
+            dbr: match mode {
+                SendDbrMode::DbrValid => slab.address(at(queues.records, index, LINE_BYTES)) + dbr::SEND_OFFSET as u64,
+                SendDbrMode::NoDbrExt => 0,
+            },
             doorbell,
             cqe: slab.address(at(queues.cqs, index, BLOCK_BYTES << LOG_CQ_SIZE)),
             landing: slab.address(at(queues.landing, index, landing_bytes(queues.log_landing))),

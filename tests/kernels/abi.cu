@@ -66,6 +66,7 @@ OXSHMEM_KERNEL(soft_hca_layout, uint64_t *out, uint64_t *count) {
     FIELD(Slice, idle_ns);
     FIELD(Slice, registers);
     FIELD(Slice, null);
+    FIELD(Slice, without_record);
     FIELD(Slice, host_doorbells);
     FIELD(Slice, gate);
     SIZE(Tables);

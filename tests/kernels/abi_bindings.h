@@ -267,7 +267,7 @@ static_assert(offsetof(State, reserved0) == 252);
 static_assert(offsetof(State, p2p_far) == 304);
 
 static_assert(kMagic == 1297307727u);
-static_assert(kAbiVersion == 16u);
+static_assert(kAbiVersion == 17u);
 static_assert(kMaxPes == 4096u);
 static_assert(kBlockBytes == 64u);
 static_assert(kMinDepthLog2 == 8u);

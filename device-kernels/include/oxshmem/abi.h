@@ -20,7 +20,7 @@
 namespace oxshmem::abi {
 
 constexpr uint32_t kMagic = 0x4d53584f; // "OXSM" in memory
-#define OXSHMEM_ABI_VERSION 16
+#define OXSHMEM_ABI_VERSION 17
 constexpr uint32_t kAbiVersion = OXSHMEM_ABI_VERSION;
 
 // PEs of a job, at most.
@@ -184,7 +184,7 @@ struct alignas(128) Qp {
     // Constants.
     uint64_t wq;         // send queue: (1 << depth_log2) blocks of 64 bytes
     uint64_t stamps;     // uint32_t per block: says in which lap it was written last; see detail/ibgda/submit.h
-    uint64_t dbr;        // big-endian 32-bit send doorbell record
+    uint64_t dbr;        // big-endian 32-bit send doorbell record; 0: the card takes the doorbell alone
     uint64_t doorbell;   // doorbell register in the UAR, 8 bytes
     uint64_t cqe;        // the collapsed CQE, 64 bytes
     uint64_t landing;    // (1 << landing_log2) slots of kLandingBytes, and one more for results that are not needed

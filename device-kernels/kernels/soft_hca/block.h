@@ -110,6 +110,12 @@ OXSHMEM_DEVICE uint64_t *register_at(Tables &t, uint32_t number) {
     return reinterpret_cast<uint64_t *>(t.pages[number / kRegistersPerPage].bytes + offset);
 }
 
+// The register of the same number for a queue pair without a doorbell record.
+OXSHMEM_DEVICE uint64_t *register_without_record_at(Tables &t, uint32_t number) {
+    const uint32_t offset = kFirstWithoutRecord + number % kRegistersPerPage * kStrideWithoutRecord;
+    return reinterpret_cast<uint64_t *>(t.pages[number / kRegistersPerPage].bytes + offset);
+}
+
 OXSHMEM_DEVICE Watch &watch_of(Tables &t, uint32_t number) {
     return reinterpret_cast<Watch *>(t.pages[number / kRegistersPerPage].bytes)[number % kRegistersPerPage];
 }

@@ -15,7 +15,7 @@ use super::memory::{Given, Ladder, Registration};
 use super::record::Record;
 use crate::address::{QpAddress, QpAttributes};
 use crate::error::{Error, Result};
-use crate::objects::{query_caps, query_ts_format};
+use crate::objects::{query_caps, query_ts_format, query_without_records};
 use crate::port::{Gid, LinkLayer, Mtu, PortInfo};
 use crate::prm::caps::{AtomicCaps, GeneralCaps};
 use crate::prm::{self, Command, CommandStatus, Opcode, caps, counter, dump, lag, pd};
@@ -29,6 +29,7 @@ use crate::verbs::sys;
 use crate::verbs::sys::mlx5dv::{self, Mlx5dv};
 use crate::verbs::{Atomicity, Context, MemoryRegion, Port, ProtectionDomain};
 use crate::wire::cqe::Syndrome;
+use crate::wire::doorbell;
 
 /// Linux's driver keeps up to 31 commands of a card on their way (`log_max_cmds_in_flight` of
 /// mlx5), and other processes give commands to the same card.
@@ -52,6 +53,9 @@ const fn uar_types(rung: Rung) -> [UarType; 3] {
         Rung::ByCpu => [NC_DEDICATED, NC, BF],
     }
 }
+
+/// The size of a card's doorbell pages (PRM, UAR page; rdma-core, `MLX5_ADAPTER_PAGE_SIZE`).
+const CARD_PAGE: usize = 4096;
 
 /// The page size of umems. The firmware counts the offsets of queues in 64ths of it, so a larger
 /// one, such as the 64 KiB of Grace, would allow multiples of 1 KiB alone (Linux,
@@ -185,6 +189,7 @@ impl Mlx5Hca {
             lag_ports: 0,
             event_queue: 0,
             counter_set: 0,
+            without_records: 0,
             commands_at_a_time: COMMANDS_AT_A_TIME,
         };
         let mut card = Self {
@@ -203,6 +208,7 @@ impl Mlx5Hca {
         };
         card.caps = query_caps(&card)?;
         card.info.ts_format = query_ts_format(&card, &card.caps.0)?;
+        card.info.without_records = query_without_records(&card, &card.caps.0)?;
         card.info.lag_ports = card.query_lag_ports();
         card.info.port = Port::query(&card.context, options.port, options.gid_index, options.pkey_index)?.info;
         card.info.event_queue = card.query_event_queue()?;
@@ -480,7 +486,12 @@ impl Provider for Mlx5Hca {
                 return Err(Error::argument("uar", page_id, rule));
             }
             let registers = vec![offset];
-            return Ok(UarPage { page_id, base: base.cast(), registers, device_registers: true });
+            let without_record = match self.info.without_records {
+                0 => Vec::new(),
+                // In the card's page that the register is in.
+                _ => vec![offset / CARD_PAGE * CARD_PAGE + doorbell::WITHOUT_RECORD],
+            };
+            return Ok(UarPage { page_id, base: base.cast(), registers, without_record, device_registers: true });
         }
         Err(Mlx5Error::NoUar { device: self.info.device.clone(), reasons: reasons.join("; ") }.into())
     }

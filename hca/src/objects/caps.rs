@@ -13,6 +13,23 @@ pub fn query_caps(provider: &dyn Provider) -> Result<(caps::GeneralCaps, caps::A
     Ok((general, caps::AtomicCapsOut::decode(&output).caps))
 }
 
+/// Returns how many QPs may ring without a doorbell record (see
+/// [`HcaInfo::without_records`](crate::provider::HcaInfo::without_records)). A card that has such
+/// QPs and does not say how many is taken to have no limit but that on all QPs.
+pub fn query_without_records(provider: &dyn Provider, general: &caps::GeneralCaps) -> Result<u32> {
+    if !general.hca_cap_2 {
+        return Ok(0);
+    }
+    let mut output = vec![0; caps::QueryHcaCap::OUT_LEN];
+    provider.general_cmd(&caps::QueryHcaCap { op_mod: caps::GENERAL_2_CURRENT }.encode(), &mut output)?;
+    let second = caps::GeneralCaps2Out::decode(&output).caps;
+    Ok(match (second.send_dbr_mode_no_dbr_ext, second.log_max_send_dbr_less_qp_sq) {
+        (false, _) => 0,
+        (true, 0) => 1 << general.log_max_qp,
+        (true, log) => 1 << log,
+    })
+}
+
 /// Returns `ts_format` for QPs (see [`HcaInfo::ts_format`](crate::provider::HcaInfo::ts_format)):
 /// the default where the card knows the field, as rdma-core's `dr_send_get_qp_ts_format` chooses.
 /// On Ethernet it is a capability of RoCE, otherwise one of send queues.

@@ -8,7 +8,7 @@ use super::uar::Uar;
 use crate::address::{QpAddress, QpAttributes};
 use crate::error::{Error, Result};
 use crate::port::{LinkLayer, PortInfo};
-use crate::prm::qpc::{self, QpContext, QpState};
+use crate::prm::qpc::{self, QpContext, QpState, SendDbrMode};
 use crate::prm::{Command, qp};
 use oxshmem_system::words::low8;
 
@@ -31,6 +31,10 @@ pub struct QpGeometry {
     pub dbr_offset: u64,
     /// What CQEs name this QP by, 24 bits.
     pub user_index: u32,
+    /// Whether the card reads the record. A QP without one rings in a register of those that
+    /// [`UarPage::without_record`](crate::provider::UarPage::without_record) has; its record stays
+    /// registered and untouched, as rdma-core's `tests/mlx5_base.py` has it.
+    pub send_dbr_mode: SendDbrMode,
 }
 
 /// What QUERY_QP says.
@@ -71,6 +75,11 @@ impl Qp {
                 "completion counters have 16 bits: at most 15",
             ));
         }
+        let (mode, info) = (geometry.send_dbr_mode, pd.provider().info());
+        if mode == SendDbrMode::NoDbrExt && info.without_records == 0 {
+            let rule = format!("{} has no queue pairs without doorbell record; use DBR_VALID", info.device);
+            return Err(Error::argument("send_dbr_mode", mode.name(), rule));
+        }
         let (guard, out) = create(
             pd.provider(),
             &qp::CreateQp {
@@ -84,6 +93,7 @@ impl Qp {
                     log_sq_size: geometry.log_sq_size,
                     ts_format: pd.provider().info().ts_format,
                     uar_page: uar.page_id(),
+                    send_dbr_mode: geometry.send_dbr_mode as u8,
                     user_index: geometry.user_index,
                     cqn_snd: cq.cqn(),
                     cqn_rcv: cq.cqn(),

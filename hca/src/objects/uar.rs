@@ -2,6 +2,7 @@
 
 use super::owned::{Guard, Owned};
 use crate::error::{Error, Result};
+use crate::prm::qpc::SendDbrMode;
 use crate::provider::{Provider, Rung, UarPage};
 use std::sync::Arc;
 
@@ -24,9 +25,9 @@ impl Uar {
         self.page.page_id
     }
 
-    /// How many registers may be used.
-    pub fn registers(&self) -> usize {
-        self.page.registers.len()
+    /// Returns how many registers queue pairs of a mode may use.
+    pub fn registers(&self, mode: SendDbrMode) -> usize {
+        self.page.registers_of(mode).len()
     }
 
     /// The page as the HCA gave it.
@@ -34,9 +35,10 @@ impl Uar {
         &self.page
     }
 
-    /// The address of register `index`, valid as long as this object.
-    pub fn register(&self, index: usize) -> Option<*mut u64> {
-        let offset = *self.page.registers.get(index)?;
+    /// Returns the address of register `index` of those for queue pairs of a mode, valid as long as
+    /// this object.
+    pub fn register(&self, mode: SendDbrMode, index: usize) -> Option<*mut u64> {
+        let offset = *self.page.registers_of(mode).get(index)?;
         Some(self.page.base.wrapping_add(offset).cast())
     }
 
@@ -72,24 +74,27 @@ impl Doorbell {
 pub struct Doorbells {
     provider: Arc<dyn Provider>,
     rung: Rung,
+    mode: SendDbrMode,
     pages: Vec<Arc<Uar>>,
     given: usize,
 }
 
 impl Doorbells {
-    /// None so far; `rung` says what will ring.
-    pub fn new(provider: &Arc<dyn Provider>, rung: Rung) -> Self {
-        Self { provider: Arc::clone(provider), rung, pages: Vec::new(), given: 0 }
+    /// None so far; `rung` says what will ring, and `mode` whether the queue pairs have doorbell
+    /// records.
+    pub fn new(provider: &Arc<dyn Provider>, rung: Rung, mode: SendDbrMode) -> Self {
+        Self { provider: Arc::clone(provider), rung, mode, pages: Vec::new(), given: 0 }
     }
 
     /// The register for the next queue pair.
     pub fn give(&mut self) -> Result<Doorbell> {
-        let room: usize = self.pages.iter().map(|page| page.registers()).sum();
+        let room: usize = self.pages.iter().map(|page| page.registers(self.mode)).sum();
         let shared = self.pages.first().is_some_and(|page| page.page.device_registers);
         if self.given >= room && !(shared && self.pages.len() >= MAX_SHARED_PAGES) {
             match Uar::alloc(&self.provider, self.rung) {
-                Ok(page) if page.registers() == 0 => {
-                    return Err(Error::argument("uar", page.page_id(), "a page without doorbell registers"));
+                Ok(page) if page.registers(self.mode) == 0 => {
+                    let rule = format!("a page without doorbell registers for queue pairs of {}", self.mode.name());
+                    return Err(Error::argument("uar", page.page_id(), rule));
                 }
                 Ok(page) => self.pages.push(page),
                 // A card that gives no more pages has given enough.
@@ -97,13 +102,13 @@ impl Doorbells {
                 Err(error) => return Err(error),
             }
         }
-        let room: usize = self.pages.iter().map(|page| page.registers()).sum();
+        let room: usize = self.pages.iter().map(|page| page.registers(self.mode)).sum();
         let mut index = self.given % room;
         self.given += 1;
         for page in &self.pages {
-            match page.page.registers.get(index) {
+            match page.page.registers_of(self.mode).get(index) {
                 Some(offset) => return Ok(Doorbell { uar: Arc::clone(page), offset: *offset }),
-                None => index -= page.registers(),
+                None => index -= page.registers(self.mode),
             }
         }
         Err(Error::argument("uar", self.given, "no doorbell register"))

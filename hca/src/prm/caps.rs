@@ -12,6 +12,10 @@ pub const ATOMIC_CURRENT: u16 = 3 << 1 | 1;
 /// `op_mod` for the current RoCE capabilities (`MLX5_CAP_ROCE << 1 | HCA_CAP_OPMOD_GET_CUR`).
 pub const ROCE_CURRENT: u16 = 4 << 1 | 1;
 
+/// `op_mod` for the second part of the current general capabilities (`MLX5_CAP_GENERAL_2 << 1 |
+/// HCA_CAP_OPMOD_GET_CUR`), which a card has where [`GeneralCaps::hca_cap_2`] is set.
+pub const GENERAL_2_CURRENT: u16 = 0x20 << 1 | 1;
+
 /// Bit of `atomic_operations`: compare and swap.
 pub const ATOMIC_OP_CMP_SWAP: u16 = 1 << 0;
 /// Bit of `atomic_operations`: fetch and add.
@@ -28,6 +32,8 @@ pub const ATOMIC_SIZE_8: u16 = 1 << 3;
 layout! {
     /// General capabilities (`mlx5_ifc_cmd_hca_cap_bits`).
     pub struct GeneralCaps {
+        /// There is a second part, [`GENERAL_2_CURRENT`].
+        hca_cap_2: bool = 0x20, 1;
         /// log2 of the largest send or receive queue.
         log_max_qp_sz: u8 = 0x88, 8;
         /// log2 of the number of QPs.
@@ -75,6 +81,18 @@ layout! {
 }
 
 layout! {
+    /// The second part of the general capabilities (`mlx5_ifc_cmd_hca_cap_2_bits`).
+    pub struct GeneralCaps2 {
+        /// A QP may have the [`SendDbrMode`](super::qpc::SendDbrMode) `NO_DBR_EXT`.
+        send_dbr_mode_no_dbr_ext: bool = 0x2e1, 1;
+        /// log2 of the QPs and SQs that may have it at a time, those of all processes together
+        /// (NCCL's notes on the work submission of GIN name 1024 for ConnectX-8). No command tells
+        /// how many are in use.
+        log_max_send_dbr_less_qp_sq: u8 = 0x2e3, 5;
+    }
+}
+
+layout! {
     /// Atomic capabilities (`mlx5_ifc_atomic_caps_bits`).
     pub struct AtomicCaps {
         /// 1: 8-byte operands in memory are in host order.
@@ -98,7 +116,7 @@ command! {
     QueryHcaCap, 16 => 0x1010;
     /// QUERY_HCA_CAP. What comes back depends on `op_mod`.
     in QueryHcaCap {
-        /// [`GENERAL_CURRENT`], [`ATOMIC_CURRENT`] or [`ROCE_CURRENT`].
+        /// [`GENERAL_CURRENT`], [`GENERAL_2_CURRENT`], [`ATOMIC_CURRENT`] or [`ROCE_CURRENT`].
         op_mod: u16 = 0x30, 16;
     }
     /// Its output for [`GENERAL_CURRENT`].
@@ -106,6 +124,15 @@ command! {
         @
         /// Capabilities.
         caps: GeneralCaps = 0x80;
+    }
+}
+
+layout! {
+    /// The output of QUERY_HCA_CAP for [`GENERAL_2_CURRENT`].
+    pub struct GeneralCaps2Out {
+        @
+        /// Capabilities.
+        caps: GeneralCaps2 = 0x80;
     }
 }
 
@@ -124,6 +151,13 @@ layout! {
         @
         /// Capabilities.
         caps: RoceCaps = 0x80;
+    }
+}
+
+impl GeneralCaps2Out {
+    /// Decode an output.
+    pub fn decode(bytes: &[u8]) -> Self {
+        super::layout::Layout::read(bytes, 0)
     }
 }
 

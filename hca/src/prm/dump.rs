@@ -63,6 +63,7 @@ pub fn answer(input: &[u8], output: &[u8]) -> String {
         Some(Opcode::QueryQCounter) => show::<counter::QueryQCounterOut>(output),
         Some(Opcode::QueryLag) => show::<lag::QueryLagOut>(output),
         Some(Opcode::QueryHcaCap) => match caps::QueryHcaCap::read(input, 0).op_mod {
+            caps::GENERAL_2_CURRENT => show::<caps::GeneralCaps2Out>(output),
             caps::ATOMIC_CURRENT => show::<AtomicCapsOut>(output),
             _ => show::<caps::GeneralCapsOut>(output),
         },

@@ -127,6 +127,7 @@ command! {
 
 #[cfg(test)]
 mod tests {
+    use super::super::qpc::SendDbrMode;
     use super::super::{Command, layout};
     use super::*;
 
@@ -134,12 +135,15 @@ mod tests {
     fn fields_land_where_the_prm_says() {
         let mut create = CreateQp { wq_umem_id: 0x1234_5678, wq_umem_valid: true, ..CreateQp::default() };
         create.qpc.pd = 0xabcdef;
+        create.qpc.send_dbr_mode = SendDbrMode::NoDbrExt as u8;
         create.qpc.dbr_addr = 0x40;
         create.qpc.primary_address_path.rmac_31_0 = 0xdead_beef;
         let bytes = create.encode();
         assert_eq!(bytes.len(), CreateQp::IN_LEN);
         assert_eq!(&bytes[..2], &[0x05, 0x00]);
         assert_eq!(&bytes[0xe8 / 8..0x100 / 8], &[0xab, 0xcd, 0xef]);
+        // The upper two bits of the word that ends in `user_index`.
+        assert_eq!(&bytes[0x140 / 8..0x160 / 8], &[0x40, 0, 0, 0]);
         assert_eq!(&bytes[0x840 / 8..0x864 / 8], &[0x12, 0x34, 0x56, 0x78]);
         assert_eq!(bytes[0x860 / 8], 0x80);
         assert_eq!(layout::get(&bytes, 0xc0 + 0xc0 + 0x140, 32), 0xdead_beef);

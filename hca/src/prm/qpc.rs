@@ -87,6 +87,8 @@ layout! {
         counter_set_id: u8 = 0x60, 8;
         /// UAR page of the doorbell.
         uar_page: u32 = 0x68, 24;
+        /// Whether the card reads a doorbell record of the send queue, a [`SendDbrMode`].
+        send_dbr_mode: u8 = 0x80, 2;
         /// Software's number in CQEs, when CQE version 1.
         user_index: u32 = 0x88, 24;
         /// log2 of the page size, less 12.
@@ -136,6 +138,43 @@ layout! {
         @
         /// The path.
         primary_address_path: AddressPath = 0xc0;
+    }
+}
+
+/// Where the card finds how far a send queue is filled (`send_dbr_mode`: rdma-core,
+/// `tests/mlx5_prm_structs.py`, `SendDbrMode`; DOCA GPUNetIO, `doca_verbs_qp_send_dbr_mode`). A
+/// third mode, `NO_DBR_INT` (2), has the card's own processor ring, and is not used here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[repr(u8)]
+pub enum SendDbrMode {
+    /// `DBR_VALID`: software writes the doorbell record, and then rings in a register of the UAR
+    /// page.
+    #[default]
+    DbrValid = 0,
+    /// `NO_DBR_EXT`: software rings at
+    /// [`WITHOUT_RECORD`](crate::wire::doorbell::WITHOUT_RECORD) of the UAR page and writes no
+    /// record: the card takes the index from the doorbell, and loses none. DOCA GPUNetIO and NCCL
+    /// call that a reliable doorbell. CREATE_QP takes it where
+    /// [`send_dbr_mode_no_dbr_ext`](super::caps::GeneralCaps2::send_dbr_mode_no_dbr_ext) is set.
+    NoDbrExt = 1,
+}
+
+impl SendDbrMode {
+    /// Returns the mode with this number, if it is one of these.
+    pub const fn from_u8(value: u8) -> Option<Self> {
+        match value {
+            0 => Some(Self::DbrValid),
+            1 => Some(Self::NoDbrExt),
+            _ => None,
+        }
+    }
+
+    /// Returns the name as public headers have it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::DbrValid => "DBR_VALID",
+            Self::NoDbrExt => "NO_DBR_EXT",
+        }
     }
 }
 

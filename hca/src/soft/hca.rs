@@ -2,6 +2,7 @@
 
 use super::accelerator::Accelerator;
 use super::control;
+use super::doorbells::registers_without_record;
 use super::fabric::copier::Copier;
 use super::fabric::greeting::Target;
 use super::fabric::link::Link;
@@ -11,7 +12,7 @@ use super::fabric::responder::Responder;
 use super::fabric::shared::Server;
 use super::firmware::{self, Object, Purpose};
 use super::gpu_engine::{GpuEngine, Ringer};
-use super::limits::{GID_INDEX, MTU, PORT, REGISTER_STRIDE, REGISTERS_PER_PAGE};
+use super::limits::{GID_INDEX, LOG_MAX_WITHOUT_RECORD, MTU, PORT, REGISTER_STRIDE, REGISTERS_PER_PAGE};
 use super::options::{SoftOptions, check_options};
 use super::state::{Engine, EngineParts};
 use super::thread::{ENGINES, Shared, drive, drive_kernel};
@@ -108,6 +109,7 @@ impl SoftHca {
         engine.unordered_visibility = options.unordered_visibility && accelerator.is_none();
         engine.late_visibility = engine.unordered_visibility || options.late_visibility && accelerator.is_none();
         let visible_completions = !engine.late_visibility;
+        let without_records = if engine.has_qps_without_record() { 1 << LOG_MAX_WITHOUT_RECORD } else { 0 };
         let shared = Arc::new(Shared {
             engine: Mutex::new(engine),
             waiting: CachePadded::new(AtomicUsize::new(0)),
@@ -145,6 +147,7 @@ impl SoftHca {
             lag_ports: 0,
             event_queue: 0,
             counter_set: 0,
+            without_records,
             commands_at_a_time: 1,
         };
         Ok(Arc::new(Self { info, shared, accelerator, thread, nodes: Mutex::default() }))
@@ -283,7 +286,11 @@ impl Provider for SoftHca {
             (doorbell::FIRST_REGISTER, REGISTER_STRIDE)
         };
         let registers = (0..REGISTERS_PER_PAGE).map(|i| first + i * stride).collect();
-        Ok(UarPage { page_id, base, registers, device_registers: false })
+        let without_record = match engine.has_qps_without_record() {
+            true => registers_without_record(engine.card_doorbells).collect(),
+            false => Vec::new(),
+        };
+        Ok(UarPage { page_id, base, registers, without_record, device_registers: false })
     }
 
     fn free_uar(&self, page_id: u32) -> Result<()> {

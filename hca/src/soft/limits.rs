@@ -13,6 +13,16 @@ pub const REGISTER_STRIDE: usize = 0x80;
 /// Doorbell registers in a UAR page.
 pub const REGISTERS_PER_PAGE: usize = (native(PAGE) - doorbell::FIRST_REGISTER) / REGISTER_STRIDE;
 
+/// Distance between the registers for QPs without a doorbell record in a UAR page, bytes. A card
+/// has one, which they share. Registers here are memory, which keeps the last doorbell alone, so as
+/// many QPs may have one each as have another register in the page.
+pub const REGISTER_STRIDE_WITHOUT_RECORD: usize = 0x20;
+const _: () =
+    assert!(doorbell::WITHOUT_RECORD + REGISTERS_PER_PAGE * REGISTER_STRIDE_WITHOUT_RECORD == doorbell::FIRST_REGISTER);
+
+/// log2 of the QPs without a doorbell record, as NCCL's notes have it of ConnectX-8.
+pub(super) const LOG_MAX_WITHOUT_RECORD: u8 = 10;
+
 /// The same, as pages and registers are numbered.
 pub(super) const PAGE_BELLS: u32 = const32(REGISTERS_PER_PAGE);
 

@@ -23,7 +23,7 @@ use super::violation::Violation;
 use crate::port::Gid;
 use crate::prm::counter::QueryQCounterOut;
 use crate::prm::cq::CqContext;
-use crate::prm::qpc::{QpContext, QpState};
+use crate::prm::qpc::{QpContext, QpState, SendDbrMode};
 use crate::provider::{Access, Counters};
 use crate::wire::cqe::{self, Syndrome};
 use std::collections::{HashMap, VecDeque};
@@ -204,7 +204,22 @@ pub(super) enum Hold {
     Released,
 }
 
+/// A doorbell register that the engine's thread looks at.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Register {
+    pub at: *mut u8,
+    /// Number of its page.
+    pub uar: u32,
+    /// What QPs ring there.
+    pub mode: SendDbrMode,
+}
+
 impl Qp {
+    /// Whether it has a doorbell record; CREATE_QP has checked the field.
+    pub(super) fn mode(&self) -> SendDbrMode {
+        SendDbrMode::from_u8(self.context.send_dbr_mode).unwrap_or_default()
+    }
+
     pub(super) fn depth(&self) -> u64 {
         1 << self.context.log_sq_size
     }
@@ -317,7 +332,7 @@ pub(super) struct Engine {
     /// Raised whenever a key comes or goes; cached local keys of older epochs are looked up again.
     pub(super) key_epoch: u64,
     /// Address and UAR page of each doorbell register.
-    pub(super) registers: Vec<(*mut u8, u32)>,
+    pub(super) registers: Vec<Register>,
     pub(super) active: Vec<u32>,
     pub(super) spare: Vec<u32>,
     pub(super) faults: FaultPlan,

@@ -135,6 +135,8 @@ pub struct Slice {
     pub idle_ns: u64,
     pub registers: u32,
     pub null: u32,
+    pub without_record: u32,
+    pub reserved0: u32,
     pub host_doorbells: u64,
     pub gate: u64,
 }
@@ -214,8 +216,9 @@ impl Slice {
         }
         bytes[32..36].copy_from_slice(&self.registers.to_ne_bytes());
         bytes[36..40].copy_from_slice(&self.null.to_ne_bytes());
-        bytes[40..48].copy_from_slice(&self.host_doorbells.to_ne_bytes());
-        bytes[48..].copy_from_slice(&self.gate.to_ne_bytes());
+        bytes[40..44].copy_from_slice(&self.without_record.to_ne_bytes());
+        bytes[48..56].copy_from_slice(&self.host_doorbells.to_ne_bytes());
+        bytes[56..].copy_from_slice(&self.gate.to_ne_bytes());
         bytes
     }
 }
@@ -266,7 +269,7 @@ pub fn layout() -> Vec<u64> {
     }
     all.extend(layout! {
         Key { key, peer, pd, qpn, rights, start, length, base }
-        Slice { tables, number, run_ns, idle_ns, registers, null, host_doorbells, gate }
+        Slice { tables, number, run_ns, idle_ns, registers, null, without_record, host_doorbells, gate }
         Tables { control, counters, events, qps, local_keys, remote_keys, pages }
         WordAtomic { word, operand, compare, mask, compare_mask, add, width, old }
         AtomicBatch { number, count, done, atomics }
@@ -277,13 +280,14 @@ pub fn layout() -> Vec<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::soft::limits::{REGISTER_STRIDE, REGISTERS_PER_PAGE};
+    use crate::soft::limits::{REGISTER_STRIDE, REGISTER_STRIDE_WITHOUT_RECORD, REGISTERS_PER_PAGE};
+    use crate::wire::doorbell;
 
     #[test]
     fn what_the_header_repeats_is_the_same_here() {
         assert_eq!((FIRST_QPN, FIRST_MKEY), (0x40, 0x10));
-        assert_eq!((REGISTER_STRIDE, REGISTERS_PER_PAGE), (0x80, 16));
-        assert_eq!(crate::wire::doorbell::FIRST_REGISTER, 0x800);
+        assert_eq!((REGISTER_STRIDE, REGISTER_STRIDE_WITHOUT_RECORD, REGISTERS_PER_PAGE), (0x80, 0x20, 16));
+        assert_eq!((doorbell::FIRST_REGISTER, doorbell::WITHOUT_RECORD), (0x800, 0x600));
         assert_eq!(crate::prm::mkey::ANY_QP, 0xff_ffff);
         assert_eq!(crate::prm::qpc::QpState::Rts as u32, 3);
         assert_eq!((size_of::<BlockReport>(), size_of::<Gate>()), (128, 128 * (1 + BLOCKS)));
@@ -292,8 +296,18 @@ mod tests {
 
     #[test]
     fn a_slice_is_written_as_it_lies_in_memory() {
-        let slice =
-            Slice { tables: 1, number: 2, run_ns: 3, idle_ns: 4, registers: 5, null: 6, host_doorbells: 7, gate: 8 };
+        let slice = Slice {
+            tables: 1,
+            number: 2,
+            run_ns: 3,
+            idle_ns: 4,
+            registers: 5,
+            null: 6,
+            without_record: 7,
+            reserved0: 0,
+            host_doorbells: 8,
+            gate: 9,
+        };
         // SAFETY: integers without padding.
         let image: [u8; size_of::<Slice>()] = unsafe { std::mem::transmute(slice) };
         assert_eq!(slice.to_bytes(), image);

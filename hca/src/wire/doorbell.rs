@@ -19,6 +19,12 @@ mod field {
 /// Offset of the first register in a UAR page (`MLX5_BF_OFFSET`).
 pub const FIRST_REGISTER: usize = 0x800;
 
+/// Offset in a UAR page of the register for QPs without a doorbell record
+/// ([`SendDbrMode::NoDbrExt`](crate::prm::qpc::SendDbrMode::NoDbrExt)): rdma-core,
+/// `tests/mlx5_base.py`, `DB_BF_DBR_LESS_BUF_OFFSET`; DOCA GPUNetIO, `src/doca_verbs_uar.cpp`.
+/// There is one in a page, which any number of QPs share.
+pub const WITHOUT_RECORD: usize = 0x600;
+
 segment!("doorbell", 8);
 
 impl<T: AsRef<[u8]>> Segment<T> {
@@ -85,6 +91,15 @@ impl Repr {
         Self { opmod: 0, index, opcode: 0, qpn, ds: 0 }
     }
 
+    /// Returns the producer index that it names, modulo 2^16: of a QP without a doorbell record all
+    /// that the card learns. Software rings either with its producer index (DOCA GPUNetIO,
+    /// `doca_gpu_dev_verbs_submit_db_no_dbr`), and then `ds` is 0, or with the start of its last
+    /// WQE (rdma-core, `tests/mlx5_base.py`, `post_send`), which ends `ds` units of 16 bytes
+    /// further.
+    pub fn producer_index(&self) -> u16 {
+        self.index.wrapping_add(u16::from(self.ds.div_ceil(4)))
+    }
+
     /// Decode, refusing reserved bits.
     pub fn parse<T: AsRef<[u8]>>(segment: &Segment<T>) -> Result<Self> {
         check_zero("doorbell.qpn_ds[7:6]", u64::from(segment.ds_byte() >> 6))?;
@@ -142,6 +157,14 @@ mod tests {
                 Err(_) => prop_assert!(value.to_ne_bytes()[7] >= 0x40),
             }
         }
+    }
+
+    #[test]
+    fn both_forms_name_the_producer_index() {
+        let of_wqe = |index, ds| Repr { opmod: 0, index, opcode: 8, qpn: 0x40, ds };
+        assert_eq!(Repr::producer(7, 0x40).producer_index(), 7);
+        assert_eq!(of_wqe(7, 4).producer_index(), 8);
+        assert_eq!(of_wqe(0xffff, 5).producer_index(), 1);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use std::os::fd::{FromRawFd as _, OwnedFd};
 
-use oxshmem::config::{Choice, Config};
+use oxshmem::config::{Choice, Config, DoorbellRecord};
 use oxshmem_hca::mlx5::{Mlx5Hca, Mlx5Options, Registration};
 use oxshmem_hca::objects::Pd;
 use oxshmem_hca::provider::{Access, DeviceMemory, LinkLayer, Provider, Rung, UmemSource};
@@ -22,6 +22,11 @@ pub enum CardFact {
     Opened {
         /// In words; or why not.
         outcome: Result<String, String>,
+    },
+    /// What its firmware says of queue pairs without a doorbell record.
+    WithoutRecord {
+        /// How many there may be, those of all processes together; 0: none.
+        most: u32,
     },
     /// A page of doorbell registers was had.
     Page {
@@ -91,6 +96,7 @@ pub fn probe(card: &Card, gid_index: Option<u32>, pkey_index: u16, gpu: Option<i
     let blocks = 1u64 << general.log_max_qp_sz;
     let about = format!("port {number} has MTU {mtu}, {lid}GID {gid}; queues of up to {blocks} blocks");
     tell(&CardFact::Opened { outcome: Ok(about) });
+    tell(&CardFact::WithoutRecord { most: opened.info().without_records });
     let memory = gpu.filter(|_| cuda::start_quietly()).map(cuda::create);
 
     let provider: std::sync::Arc<dyn Provider> = opened;
@@ -177,8 +183,39 @@ pub fn arguments(card: &Card, config: &Config, gpu: Option<i32>) -> Vec<String> 
     arguments
 }
 
-/// What it means, for each step that was tried.
-pub fn judge(card: &str, facts: &Facts<CardFact>, wants: Wants, on_gpu: bool) -> Vec<Finding> {
+/// Judges whether a card takes doorbells as the configuration has them.
+fn doorbell_record(most: u32, records: DoorbellRecord, bad: Outcome) -> Finding {
+    const PROBE: &str = "rdma.doorbell-record";
+    match (records, most) {
+        (DoorbellRecord::Always, 0) => {
+            Finding::ok(PROBE, "written before each doorbell, which this card's firmware cannot do without")
+        }
+        (DoorbellRecord::Always, most) => Finding::ok(
+            PROBE,
+            format!(
+                "written before each doorbell; the card can do without for {most} queue pairs of all processes (OXSHMEM_IBGDA_DOORBELL_RECORD=never)"
+            ),
+        ),
+        (DoorbellRecord::Never, 0) => Finding::bad(
+            PROBE,
+            bad,
+            "OXSHMEM_IBGDA_DOORBELL_RECORD=never, but the card's firmware does not offer queue pairs without one (send_dbr_mode_no_dbr_ext)",
+            "unset OXSHMEM_IBGDA_DOORBELL_RECORD; ConnectX-8 and newer have such queue pairs",
+        ),
+        (DoorbellRecord::Never, most) => {
+            Finding::ok(PROBE, format!("left out; the card has {most} such queue pairs for all processes"))
+        }
+    }
+}
+
+/// What it means, for each step that was tried. `records`: what the configuration says of doorbell
+/// records.
+pub fn judge(
+    card: &str,
+    facts: &Facts<CardFact>,
+    wants: Wants,
+    (on_gpu, records): (bool, DoorbellRecord),
+) -> Vec<Finding> {
     let bad = wants.card.broken();
     let mut findings = Vec::new();
     for fact in &facts.facts {
@@ -193,6 +230,7 @@ pub fn judge(card: &str, facts: &Facts<CardFact>, wants: Wants, on_gpu: bool) ->
                 "see rdma.nodes and rdma.port; DevX needs mlx5_ib of Linux 5.1 or newer and user contexts in the firmware (mlxconfig -d DEV set UCTX_EN=1), in a \
                  container CAP_NET_RAW; OXSHMEM_HCA=verbs does not need it",
             ),
+            CardFact::WithoutRecord { most } => doorbell_record(*most, records, bad),
             CardFact::Page { outcome: Ok(()) } => Finding::ok("rdma.uar", "a page of doorbell registers was had"),
             CardFact::Page { outcome: Err(reason) } => Finding::bad(
                 "rdma.uar",
@@ -242,7 +280,7 @@ mod tests {
     const AUTO: Wants = Wants { gpu: Want::IfThere, card: Want::IfThere, mlx5: true };
 
     fn results(facts: Vec<CardFact>, wants: Wants) -> Vec<(&'static str, Outcome)> {
-        let findings = judge("mlx5_0", &Facts { facts, end: End::Done }, wants, true);
+        let findings = judge("mlx5_0", &Facts { facts, end: End::Done }, wants, (true, DoorbellRecord::Always));
         for finding in &findings {
             assert_eq!(finding.remedy.is_some(), finding.result >= Outcome::Warn, "{finding:?}");
             assert_eq!(finding.subject, "mlx5_0");
@@ -274,7 +312,27 @@ mod tests {
         let pageless = vec![CardFact::Page { outcome: Err("none left".into()) }];
         assert_eq!(results(pageless, MUST)[0], ("rdma.uar", Outcome::Fail));
         let hung = Facts { facts: Vec::new(), end: End::Deadline(Duration::from_secs(5)) };
-        assert_eq!(judge("mlx5_0", &hung, AUTO, false)[0].result, Outcome::Warn);
+        assert_eq!(judge("mlx5_0", &hung, AUTO, (false, DoorbellRecord::Always))[0].result, Outcome::Warn);
+    }
+
+    #[test]
+    fn a_card_has_to_do_without_records_where_that_is_requested() {
+        let result = |most, records, wants| {
+            let facts = Facts { facts: vec![CardFact::WithoutRecord { most }], end: End::Done };
+            let finding = judge("mlx5_0", &facts, wants, (false, records)).remove(0);
+            assert_eq!(
+                (finding.probe, finding.remedy.is_some()),
+                ("rdma.doorbell-record", finding.result != Outcome::Ok)
+            );
+            (finding.result, finding.reason)
+        };
+        for most in [0, 1024] {
+            assert_eq!(result(most, DoorbellRecord::Always, MUST).0, Outcome::Ok);
+        }
+        assert!(result(1024, DoorbellRecord::Always, MUST).1.contains("OXSHMEM_IBGDA_DOORBELL_RECORD=never"));
+        assert_eq!(result(1024, DoorbellRecord::Never, MUST).0, Outcome::Ok);
+        assert_eq!(result(0, DoorbellRecord::Never, MUST).0, Outcome::Fail);
+        assert_eq!(result(0, DoorbellRecord::Never, AUTO).0, Outcome::Warn);
     }
 
     #[test]

@@ -191,7 +191,7 @@ pub fn examine(config: Result<Config, ConfigError>, root: &Root, limit: Duration
             })
             .collect();
         for (name, on_gpu, guarded) in guarded {
-            findings.extend(card::judge(&name, &guarded.finish(), wants, on_gpu));
+            findings.extend(card::judge(&name, &guarded.finish(), wants, (on_gpu, config.ibgda_doorbell_record())));
         }
     }
     findings.push(process::memlock(limits, needs, near_card, process::may_lock(root)));

@@ -19,6 +19,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
+use oxshmem::Config;
 
 use crate::error::Error;
 use crate::machine::{self, Gpus};
@@ -40,7 +41,7 @@ struct Arguments {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=64))]
     pes: Option<u32>,
     /// How often both programs are run, in turn; 3 unless set, and 7, which is the least, with
-    /// --previous.
+    /// --previous and --without-records.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     repetitions: Option<u32>,
     /// Only rows whose name contains this; may be given several times.
@@ -63,6 +64,10 @@ struct Arguments {
     /// another version of the bootstrap protocol need that.
     #[arg(long, value_name = "PROGRAM", conflicts_with_all = ["nvshmem", "nvcc"])]
     previous: Option<PathBuf>,
+    /// Compare posting without doorbell records, as ours, with posting as usual, by one program:
+    /// the rows of the null card alone.
+    #[arg(long, conflicts_with_all = ["previous", "nvshmem", "nvcc"])]
+    without_records: bool,
     /// NVSHMEM's folder with include and lib; else NVSHMEM_HOME, else python3's package.
     #[arg(long, value_name = "DIR")]
     nvshmem: Option<PathBuf>,
@@ -117,6 +122,17 @@ fn split_by_gpus(rows: Vec<&'static Row>, pes: u32, gpus: u32) -> (Vec<&'static 
     rows.into_iter().partition(|row| pes <= gpus || row.path != rows::Path::P2p)
 }
 
+/// Returns those of `rows` that post to the null card.
+fn posting(rows: Vec<&'static Row>) -> Result<Vec<&'static Row>, Error> {
+    let rows: Vec<_> = rows.into_iter().filter(|row| row.path != rows::Path::P2p).collect();
+    if rows.is_empty() {
+        let text =
+            "--without-records: no selected row posts to the null card; select such rows by --only post_ or context_";
+        return Err(Error::Usage(text.to_owned()));
+    }
+    Ok(rows)
+}
+
 fn list(rows: &[&Row]) -> Result<(), Error> {
     for row in rows {
         let goal = row.goal.map_or_else(|| "-".to_owned(), |goal| goal.text(row.unit));
@@ -125,32 +141,58 @@ fn list(rows: &[&Row]) -> Result<(), Error> {
     Ok(())
 }
 
-/// The least repetitions with which two builds of one program are compared: they differ by less
-/// than two libraries do.
-const LEAST_WITH_PREVIOUS: u32 = 7;
+/// The least repetitions with which two builds of one program, or two ways of posting, are
+/// compared: they differ by less than two libraries do.
+const LEAST_OF_ONE_PROGRAM: u32 = 7;
+
+/// The variable that says whether device code writes doorbell records.
+const RECORDS: &str = "OXSHMEM_IBGDA_DOORBELL_RECORD";
 
 impl Arguments {
+    /// Whether both sides are our program.
+    fn is_of_one_program(&self) -> bool {
+        self.previous.is_some() || self.without_records
+    }
+
     /// Returns how often both programs are run.
     fn repetitions(&self) -> Result<u32, Error> {
-        match (self.repetitions, &self.previous) {
-            (Some(n), Some(_)) if n < LEAST_WITH_PREVIOUS => Err(Error::Usage(format!(
-                "--repetitions {n}: two builds are told apart by at least {LEAST_WITH_PREVIOUS} runs each; leave --repetitions out, or give more"
+        match (self.repetitions, self.is_of_one_program()) {
+            (Some(n), true) if n < LEAST_OF_ONE_PROGRAM => Err(Error::Usage(format!(
+                "--repetitions {n}: two builds, or two ways of posting, are told apart by at least {LEAST_OF_ONE_PROGRAM} runs each; leave \
+                 --repetitions out, or give more"
             ))),
             (Some(n), _) => Ok(n),
-            (None, Some(_)) => Ok(LEAST_WITH_PREVIOUS),
-            (None, None) => Ok(3),
+            (None, true) => Ok(LEAST_OF_ONE_PROGRAM),
+            (None, false) => Ok(3),
         }
     }
 
     /// Returns what the other side is called in the table.
     fn other(&self) -> &'static str {
-        if self.previous.is_some() { "previous" } else { "theirs" }
+        match (&self.previous, self.without_records) {
+            (Some(_), _) => "previous",
+            (None, true) => "records",
+            (None, false) => "theirs",
+        }
+    }
+
+    /// Returns the variables of our program, and of it as the other side: those that decide whether
+    /// it writes doorbell records, if that is compared.
+    fn variables(&self) -> [Vec<(String, String)>; 2] {
+        ["never", "always"].map(|records| match self.without_records {
+            true => vec![(RECORDS.to_owned(), records.to_owned())],
+            false => Vec::new(),
+        })
     }
 }
 
 /// Returns the program of the other side: an earlier build of ours, or theirs, built in `folder`;
 /// or why there is none. An NVSHMEM that is there and cannot be used is an error.
-fn other(arguments: &Arguments, folder: &Path) -> Result<Result<Program, String>, Error> {
+fn other(arguments: &Arguments, ours: &Program, folder: &Path) -> Result<Result<Program, String>, Error> {
+    if arguments.without_records {
+        let [_, env] = arguments.variables();
+        return Ok(Ok(Program { side: arguments.other(), env, ..ours.clone() }));
+    }
     let Some(path) = &arguments.previous else { return theirs(arguments, folder) };
     let path = path.canonicalize().map_err(|error| Error::Usage(format!("--previous {}: {error}", path.display())))?;
     let oxrun = Some(path.with_file_name("oxrun")).filter(|oxrun| oxrun.is_file());
@@ -186,12 +228,14 @@ fn theirs(arguments: &Arguments, folder: &Path) -> Result<Result<Program, String
 
 fn compare(arguments: &Arguments) -> Result<ExitCode, Error> {
     let rows = select(&arguments.only)?;
+    let rows = if arguments.without_records { posting(rows)? } else { rows };
     if arguments.list {
         list(&rows)?;
         return Ok(ExitCode::SUCCESS);
     }
     let ours = programs::find_ours(arguments.ours.as_deref()).map_err(Error::Usage)?;
-    let ours = Program { side: "ours", path: ours, env: Vec::new(), fresh_file: None, oxrun: None };
+    let [env, _] = arguments.variables();
+    let ours = Program { side: "ours", path: ours, env, fresh_file: None, oxrun: None };
     let gpus = Gpus::find().ok_or_else(|| {
         Error::Usage(
             "nvidia-smi names no GPU; the comparison needs at least two NVIDIA GPUs joined by a link, and one for the rows of the null card".to_owned(),
@@ -211,7 +255,7 @@ fn compare(arguments: &Arguments) -> Result<ExitCode, Error> {
     }
     let repetitions = arguments.repetitions()?;
     let scratch = Scratch::new()?;
-    let theirs = other(arguments, &scratch.0)?;
+    let theirs = other(arguments, &ours, &scratch.0)?;
     if let Err(reason) = &theirs {
         output::line(format_args!("only ours is measured: {reason}"))?;
     }
@@ -225,7 +269,7 @@ fn compare(arguments: &Arguments) -> Result<ExitCode, Error> {
             our_answers.add_run(&ours, group, &start);
             // There is no null card under NVSHMEM.
             if let Ok(theirs) = &theirs
-                && (arguments.previous.is_some() || group.path == rows::Path::P2p)
+                && (arguments.is_of_one_program() || group.path == rows::Path::P2p)
             {
                 their_answers.add_run(theirs, group, &start);
             }
@@ -238,15 +282,24 @@ fn compare(arguments: &Arguments) -> Result<ExitCode, Error> {
         pes,
         repetitions,
         date: machine::today(),
-        our_library: our_answers.library.clone(),
-        their_library: their_answers.library.clone().map(|library| match arguments.previous {
-            Some(_) => format!("{library}, an earlier build"),
-            None => library,
+        our_library: our_answers.library.clone().map(|library| match arguments.without_records {
+            true => format!("{library}, without doorbell records"),
+            false => library,
+        }),
+        their_library: their_answers.library.clone().map(|library| match arguments.other() {
+            "previous" => format!("{library}, an earlier build"),
+            "records" => format!("{library}, with doorbell records"),
+            _ => library,
         }),
     };
     let lines = lines(&rows, &our_answers, &their_answers, &setting);
     let table = report::table(&lines, arguments.other());
-    output::line(format_args!("\n{}\n{table}", heading(&setting, arguments.other())))?;
+    output::line(format_args!("\n{}", heading(&setting, arguments.other())))?;
+    if !arguments.without_records && rows.iter().any(|row| row.path != rows::Path::P2p) {
+        let records = Config::from_env()?.ibgda_doorbell_record();
+        output::line(format_args!("posted to the null card with {RECORDS}={records}"))?;
+    }
+    output::line(format_args!("{table}"))?;
     write(arguments, &lines)?;
     let mut failed = false;
     for (side, answers) in [("ours", &our_answers), (arguments.other(), &their_answers)] {
@@ -327,6 +380,22 @@ mod tests {
         let error = of(&["--previous", "a", "--repetitions", "6"]).unwrap().unwrap_err().to_string();
         assert!(error.contains("at least 7"), "{error}");
         assert!(of(&["--previous", "a", "--nvshmem", "b"]).is_err());
+    }
+
+    #[test]
+    fn posting_without_records_is_compared_with_posting_as_usual() {
+        let arguments = Arguments::try_parse_from(["compare", "--without-records"]).unwrap();
+        assert_eq!((arguments.repetitions().unwrap(), arguments.other()), (7, "records"));
+        let env = |records: &str| vec![(RECORDS.to_owned(), records.to_owned())];
+        assert_eq!(arguments.variables(), [env("never"), env("always")]);
+        let ours = Program { side: "ours", path: "p".into(), env: env("never"), fresh_file: None, oxrun: None };
+        let other = other(&arguments, &ours, Path::new("f")).unwrap().unwrap();
+        assert_eq!((other.side, other.path, other.env), ("records", PathBuf::from("p"), env("always")));
+        let rows = posting(select(&["post_put_1".to_owned(), "get_warp".to_owned()]).unwrap()).unwrap();
+        assert_eq!(rows.iter().map(|row| row.name).collect::<Vec<_>>(), ["post_put_1"]);
+        assert!(posting(select(&["get_warp".to_owned()]).unwrap()).is_err());
+        assert_eq!(Arguments::try_parse_from(["compare"]).unwrap().variables(), [Vec::new(), Vec::new()]);
+        assert!(Arguments::try_parse_from(["compare", "--without-records", "--previous", "a"]).is_err());
     }
 
     #[test]

@@ -74,7 +74,7 @@ mod inner {
     use oxshmem_hca::prm::Command as _;
     use oxshmem_hca::prm::cq::{CqContext, CreateCq, QueryCq};
     use oxshmem_hca::prm::qp::CreateQp;
-    use oxshmem_hca::prm::qpc::{MIGRATED, QpContext, QpState, ZERO_SIZE_RQ};
+    use oxshmem_hca::prm::qpc::{MIGRATED, QpContext, QpState, SendDbrMode, ZERO_SIZE_RQ};
     use oxshmem_hca::provider::{Access, Attempt, DeviceMemory, Provider, Rung, UmemSource};
     use oxshmem_hca::testing::SharedMemory;
 
@@ -300,8 +300,13 @@ mod inner {
         let at = index * 8192;
         let attributes = CqAttributes { log_size: 1, umem_offset: at, dbr_offset: at + 256, collapsed: true };
         let cq = Cq::create(uar, umem, &attributes).unwrap();
-        let geometry =
-            QpGeometry { log_sq_size: 6, sq_offset: at + 4096, dbr_offset: at + 320, user_index: index as u32 };
+        let geometry = QpGeometry {
+            log_sq_size: 6,
+            sq_offset: at + 4096,
+            dbr_offset: at + 320,
+            user_index: index as u32,
+            send_dbr_mode: SendDbrMode::DbrValid,
+        };
         Qp::create(pd, &cq, uar, umem, &geometry).unwrap()
     }
 
@@ -313,7 +318,7 @@ mod inner {
         let pd = Pd::alloc(&provider).unwrap();
         // SAFETY: the memory outlives the registration.
         let umem = unsafe { Umem::register(&provider, memory.source(), Access::LOCAL) }.unwrap();
-        let mut doorbells = Doorbells::new(&provider, Rung::ByDevice);
+        let mut doorbells = Doorbells::new(&provider, Rung::ByDevice, SendDbrMode::DbrValid);
         let pair: Vec<Qp> = (0..2)
             .map(|index| {
                 let doorbell = doorbells.give().unwrap();

@@ -3,7 +3,9 @@
 use super::checks::Outcome;
 use crate::prm::{self, CommandStatus, caps};
 use crate::soft::firmware::checks::{decode, refuse};
-use crate::soft::limits::{LOG_MAX_CQ_SIZE, LOG_MAX_MSG, LOG_MAX_RA, LOG_MAX_SQ_SIZE, REGISTER_STRIDE};
+use crate::soft::limits::{
+    LOG_MAX_CQ_SIZE, LOG_MAX_MSG, LOG_MAX_RA, LOG_MAX_SQ_SIZE, LOG_MAX_WITHOUT_RECORD, REGISTER_STRIDE,
+};
 use crate::soft::state::Engine;
 
 /// Returns log2 of a number that is not 0, rounded down.
@@ -18,6 +20,7 @@ impl Engine {
         match op_mod {
             caps::GENERAL_CURRENT => {
                 let caps = caps::GeneralCaps {
+                    hca_cap_2: true,
                     log_max_qp_sz: LOG_MAX_SQ_SIZE,
                     log_max_qp: log2(self.qps.limit()),
                     log_max_cq_sz: LOG_MAX_CQ_SIZE,
@@ -45,6 +48,15 @@ impl Engine {
                 prm::encode_output(&caps::GeneralCapsOut { caps }, output);
                 Ok(())
             }
+            caps::GENERAL_2_CURRENT => {
+                let offered = self.has_qps_without_record();
+                let caps = caps::GeneralCaps2 {
+                    send_dbr_mode_no_dbr_ext: offered,
+                    log_max_send_dbr_less_qp_sq: if offered { LOG_MAX_WITHOUT_RECORD } else { 0 },
+                };
+                prm::encode_output(&caps::GeneralCaps2Out { caps }, output);
+                Ok(())
+            }
             caps::ATOMIC_CURRENT => {
                 let caps = caps::AtomicCaps {
                     atomic_req_8b_endianness_mode: 1,
@@ -65,7 +77,9 @@ impl Engine {
             other => refuse(
                 CommandStatus::BadParam,
                 0x30,
-                format!("op_mod {other:#x}: known are current general (0x1), atomic (0x7) and RoCE (0x9) capabilities"),
+                format!(
+                    "op_mod {other:#x}: known are current general (0x1 and 0x41), atomic (0x7) and RoCE (0x9) capabilities"
+                ),
             ),
         }
     }

@@ -5,14 +5,15 @@ use std::collections::VecDeque;
 use super::checks::{Outcome, full, refuse};
 use super::objects::Object;
 use crate::port::Gid;
-use crate::prm::qpc::{self, QpState};
+use crate::prm::qpc::{self, QpState, SendDbrMode};
 use crate::prm::{self, CommandStatus, cq, qp};
 use crate::provider::Counters;
 use crate::soft::control;
 use crate::soft::fabric::flight::Flow;
 use crate::soft::firmware::checks::{check_opt_param_mask, expect_state, need_write, within};
 use crate::soft::limits::{
-    FIRST_UDP_SPORT, GID_INDEX, LOG_MAX_CQ_SIZE, LOG_MAX_MSG, LOG_MAX_RA, LOG_MAX_SQ_SIZE, MTU, PKEYS, PORT,
+    FIRST_UDP_SPORT, GID_INDEX, LOG_MAX_CQ_SIZE, LOG_MAX_MSG, LOG_MAX_RA, LOG_MAX_SQ_SIZE, LOG_MAX_WITHOUT_RECORD, MTU,
+    PKEYS, PORT,
 };
 use crate::soft::state::{CqState, Engine, Handed, Hold, Qp, Remote};
 use crate::wire::dbr;
@@ -87,6 +88,7 @@ impl Engine {
         if !command.wq_umem_valid || !context.dbr_umem_valid {
             return refuse(CommandStatus::BadParam, 0x860, "wq_umem_valid and qpc.dbr_umem_valid must be set");
         }
+        self.check_send_dbr_mode(context, QPC + 0x80)?;
         self.pd(context.pd)?;
         self.uar(context.uar_page, QPC + 0x68)?;
         self.cq(context.cqn_snd, QPC + 0x3e8)?;
@@ -139,6 +141,29 @@ impl Engine {
         self.watch_qps();
         prm::encode_output(&qp::CreateQpOut { qpn }, output);
         Ok(Object::Qp(qpn))
+    }
+
+    /// Checks whether a QP may have, or be without, a doorbell record.
+    fn check_send_dbr_mode(&self, context: &qpc::QpContext, bit: u32) -> Outcome<()> {
+        let number = context.send_dbr_mode;
+        let mode = SendDbrMode::from_u8(number);
+        let Some(mode) = mode.filter(|mode| *mode == SendDbrMode::DbrValid || self.has_qps_without_record()) else {
+            let known =
+                if self.has_qps_without_record() { "DBR_VALID (0) and NO_DBR_EXT (1)" } else { "DBR_VALID (0)" };
+            return refuse(CommandStatus::BadParam, bit, format!("qpc.send_dbr_mode {number}: known is {known}"));
+        };
+        if mode == SendDbrMode::DbrValid {
+            return Ok(());
+        }
+        if self.qps.iter().filter(|(_, qp)| qp.mode() == mode).count() >> LOG_MAX_WITHOUT_RECORD != 0 {
+            return Err(full("QPs without doorbell record", 1 << LOG_MAX_WITHOUT_RECORD));
+        }
+        if self.uar(context.uar_page, bit).is_ok_and(|page| !page.qps.is_empty()) {
+            let detail = "qpc.send_dbr_mode NO_DBR_EXT: another QP rings in this UAR page, and the page's register, which is \
+                          memory here, keeps one doorbell: use a page for each such QP";
+            return refuse(CommandStatus::NoResources, bit, detail);
+        }
+        Ok(())
     }
 
     pub(super) fn modify_qp(

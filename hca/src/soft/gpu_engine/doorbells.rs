@@ -5,7 +5,7 @@ use super::queue_pairs::bell_of;
 use super::slices::Ringer;
 use crate::blueflame;
 use crate::error::{Error, Result};
-use crate::prm::qpc::QpState;
+use crate::prm::qpc::{QpState, SendDbrMode};
 use crate::soft::limits::{HOST_PAGE_BYTES, PAGE_BELLS};
 use crate::soft::memory::{Mapping, PAGE};
 use crate::soft::state::{Engine, Qp, UarPage};
@@ -36,6 +36,13 @@ impl Engine {
     /// Returns whether the host rings, in registers of the kernel.
     pub(in crate::soft) fn host_rings(&self) -> bool {
         self.gpu.as_ref().is_some_and(|gpu| gpu.rung == Ringer::ByHost)
+    }
+
+    /// Returns whether QPs may be without a doorbell record: those that the engine's thread
+    /// executes, or that a null card completes. A kernel that executes shares each QP with the
+    /// engine's thread, and the record tells both what was posted.
+    pub(in crate::soft) fn has_qps_without_record(&self) -> bool {
+        self.gpu.as_ref().is_none_or(|gpu| gpu.null && gpu.rung == Ringer::ByKernels)
     }
 
     /// Returns whether the kernel is given queues in memory of the host.
@@ -95,9 +102,9 @@ impl Engine {
     /// The QPs have changed, each of which has a register if they are rung as on a card.
     pub(in crate::soft) fn watch_qps(&mut self) {
         let highest = self.qps.iter().map(|(qpn, _)| bell_of(qpn)).max();
-        if let Some(gpu) = &mut self.gpu
-            && gpu.rung == Ringer::LikeCards
-        {
+        let Some(gpu) = &mut self.gpu else { return };
+        gpu.without_record = self.qps.iter().any(|(_, qp)| qp.mode() == SendDbrMode::NoDbrExt);
+        if gpu.rung == Ringer::LikeCards {
             gpu.registers = highest.unwrap_or_default();
         }
     }

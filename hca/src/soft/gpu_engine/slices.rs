@@ -79,6 +79,8 @@ pub(in crate::soft) struct GpuEngine {
     pub(super) rings: u64,
     /// Doorbell registers to look at.
     pub(super) registers: u32,
+    /// Whether some QP has no doorbell record.
+    pub(super) without_record: bool,
     pub(super) published: HashMap<u32, Published>,
     /// Raised whenever something is written that a QP may have waited for.
     pub(super) changes: u64,
@@ -155,6 +157,7 @@ impl GpuEngine {
             served: 0,
             rings: 0,
             registers: 0,
+            without_record: false,
             published: HashMap::new(),
             changes: 0,
         };
@@ -219,6 +222,8 @@ impl GpuEngine {
             idle_ns: nanos(idle),
             registers: self.registers,
             null: u32::from(self.null),
+            without_record: u32::from(self.without_record),
+            reserved0: 0,
             host_doorbells: self.host_doorbells.as_ref().map_or(0, |memory| memory.address()),
             gate: self.gates[usize::from(aside)].address(),
         }

@@ -19,19 +19,27 @@ template <order O> OXSHMEM_DEVICE void doorbell_fence() {
 
 // Rings for all blocks before `end`. By one lane, which holds the baton, or the QP of a private
 // context. O: release where its group wrote them, acq_rel where it has seen stamps of others.
+//
+// The first fence orders the blocks before all that follows. With a doorbell record, a second one
+// orders the record before the doorbell. Without, the doorbell is what the card goes by, so the
+// first fence is all there is; and a doorbell must never arrive after a younger one of its QP,
+// which would take the QP back. It does not: the baton passes by the gate with release order, after
+// the doorbell, and doorbells of one thread are stores to one address.
 template <order O, bool Private = false> OXSHMEM_DEVICE void ring_for(Qp &qp, uint64_t end) {
     const uint64_t dbr = qp.dbr, doorbell = qp.doorbell;
     const uint32_t qpn = qp.qpn;
     // A late doorbell has the HCA read a newer record, so what the record covers is where the HCA
     // sees it.
     doorbell_fence<O>();
-    port::store<order::relaxed, reach::device>(as<uint32_t>(dbr), be(low(end) & 0xffff));
     if constexpr (Private) {
         port::write(&qp.rung, end);
     } else {
         port::store<order::relaxed, reach::device>(&qp.rung, end);
     }
-    doorbell_fence<order::release>();
+    if (dbr != 0) {
+        port::store<order::relaxed, reach::device>(as<uint32_t>(dbr), be(low(end) & 0xffff));
+        doorbell_fence<order::release>();
+    }
     const uint64_t first_word = be(low(end) << 8 & 0xffff00);
     const uint64_t second_word = be(qpn << 8);
     // Before it rings, so that no completion has an earlier time.
