@@ -15,7 +15,7 @@ use common::{Pair, Side};
 use oxshmem_hca::blueflame::BlueFlame;
 use oxshmem_hca::objects::{Pd, QpAttributes};
 use oxshmem_hca::prm::qpc::{QpState, SendDbrMode};
-use oxshmem_hca::provider::Provider;
+use oxshmem_hca::provider::{Provider, Rung};
 use oxshmem_hca::soft::tables::Slice;
 use oxshmem_hca::soft::{
     Accelerator, AcceleratorMemory, AcceleratorResult, CopyEngine, CopyMode, Pace, SoftHca, SoftOptions,
@@ -685,15 +685,35 @@ fn both_modes_may_share_a_counter() {
 
 #[test]
 fn the_null_card_completes_and_moves_nothing() {
-    let mut pair = Pair::new(EndpointOptions::default(), || SoftOptions { null: true, ..kernel() });
-    assert_eq!(pair.hca_a.info().provider, "null");
-    let remote = Endpoint::remote(&pair.b.address(), 0);
-    // One block, then two: the CQE names the first block of the last work request.
-    pair.a.post(Op::WriteInline { remote, payload: &[1; 8] }, true);
-    let index = pair.a.post_and_ring(Op::WriteInline { remote, payload: &[1; 60] });
-    while pair.step() {}
-    assert_eq!((index, pair.a.cqe().unwrap().wqe_counter), (1, 1));
-    assert_eq!(pair.b.heap.read(0, 64), [0; 64]);
+    for send_dbr_mode in [SendDbrMode::DbrValid, SendDbrMode::NoDbrExt] {
+        let options = EndpointOptions { send_dbr_mode, ..EndpointOptions::default() };
+        let mut pair = Pair::new(options, || SoftOptions { null: true, ..kernel() });
+        assert_eq!(pair.hca_a.info().provider, "null");
+        let remote = Endpoint::remote(&pair.b.address(), 0);
+        // One block, then two: the CQE names the first block of the last work request.
+        pair.a.post(Op::WriteInline { remote, payload: &[1; 8] }, true);
+        let index = pair.a.post_and_ring(Op::WriteInline { remote, payload: &[1; 60] });
+        while pair.step() {}
+        assert_eq!((index, pair.a.cqe().unwrap().wqe_counter), (1, 1), "{send_dbr_mode:?}");
+        assert_eq!(pair.b.heap.read(0, 64), [0; 64]);
+        // Three blocks are posted; then one more, and a doorbell for it.
+        let index = pair.a.post_and_ring(Op::WriteInline { remote, payload: &[1; 8] });
+        while pair.step() {}
+        assert_eq!((index, pair.a.cqe().unwrap().wqe_counter), (3, 3), "{send_dbr_mode:?}");
+    }
+}
+
+/// A queue pair that the kernel shares with the engine's thread needs a record, from which each
+/// learns what was posted.
+#[test]
+fn a_kernel_that_executes_has_no_queue_pairs_without_record() {
+    let hca = SoftHca::open(kernel()).unwrap();
+    assert_eq!(hca.info().without_records, 0);
+    let provider: Arc<dyn Provider> = hca;
+    assert!(provider.alloc_uar(Rung::ByDevice).unwrap().without_record.is_empty());
+    let options = EndpointOptions { send_dbr_mode: SendDbrMode::NoDbrExt, ..EndpointOptions::default() };
+    let error = Endpoint::new(&provider, options).unwrap_err().to_string();
+    assert!(error.contains("send_dbr_mode is NO_DBR_EXT") && error.contains("use DBR_VALID"), "{error}");
 }
 
 #[test]

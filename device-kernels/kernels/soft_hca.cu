@@ -26,13 +26,14 @@ OXSHMEM_DEVICE void complete_all(Tables &t, const Slice &slice, uint64_t start) 
         for (uint32_t number = first; number < slice.registers; number += threads) {
             uint64_t value = slice.host_doorbells != 0 ? doorbell_of_host(t, slice, number) : 0;
             uint64_t *bell = register_at(t, number);
-            if (slice.without_record != 0) {
-                uint64_t *const other = register_without_record_at(t, number);
-                bell = port::load<order::relaxed, reach::system>(other) != 0 ? other : bell;
-            }
-            if (value == 0 && port::load<order::relaxed, reach::system>(bell) == 0) {
+            uint64_t *const other = register_without_record_at(t, number);
+            // Both are requested at once.
+            const uint64_t without = slice.without_record != 0 ? port::load<order::relaxed, reach::system>(other) : 0;
+            const uint64_t rung = port::load<order::relaxed, reach::system>(bell);
+            if ((value | without | rung) == 0) {
                 continue;
             }
+            bell = without != 0 ? other : bell;
             any = true;
             value = value != 0 ? value : port::exchange<order::acquire, reach::system>(bell, uint64_t{0});
             const uint32_t place = (be(static_cast<uint32_t>(value >> 32)) >> 8) - kFirstQpn;

@@ -2,7 +2,7 @@
 //! thread executes it.
 
 use super::slices::Ringer;
-use crate::prm::qpc::QpState;
+use crate::prm::qpc::{QpState, SendDbrMode};
 use crate::soft::control::FIRST_QPN;
 use crate::soft::failure::Failure;
 use crate::soft::limits::PAGE_BELLS;
@@ -161,6 +161,9 @@ impl Engine {
         if self.is_on_gpu() && !qp.handed.trapped && qp.state == QpState::Rts {
             self.load_progress(qp, false);
             qp.producer = qp.consumer;
+            if qp.mode() == SendDbrMode::NoDbrExt {
+                return;
+            }
             let record = u32::from_be(self.load_from_gpu(qp.dbr.addr() as u64 + dbr::SEND_OFFSET as u64));
             qp.producer += u64::from(low16(u64::from(record)).wrapping_sub(low16(qp.producer)));
         }
