@@ -54,19 +54,22 @@ void batch() {
     quiet(mine);
 }
 
-// Adjacent words that one request puts, as long as it was not rung for; a fence between them keeps
-// them apart.
+// Adjacent words that one request puts, as long as it was not rung for, by the batch or by a flush
+// of its context; a fence between them keeps them apart.
 void grown() {
     const Context mine = context(kOfThread);
     oxshmem::Batch batch(mine, 1);
-    for (uint32_t i = 0; i < 6; ++i) {
+    for (uint32_t i = 0; i < 8; ++i) {
         const uint64_t word = value(0, i);
         announce_put(heap<uint64_t>(i * 8), &word, sizeof(word), 1);
         batch.p(heap<uint64_t>(i * 8), word);
         if (i == 1) {
-            batch.flush();
+            oxshmem::flush(mine);
         }
         if (i == 3) {
+            batch.flush();
+        }
+        if (i == 4) {
             batch.fence();
             note(kNoteFence);
         }

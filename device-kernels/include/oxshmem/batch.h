@@ -81,6 +81,9 @@ public:
     OXSHMEM_DEVICE void flush() {
         if (posts()) {
             detail::flush_queue(member_.queue);
+            // What was rung for is the card's. A look at the queue pair would tell as well, and
+            // take a trip to memory.
+            last_ = Last::none;
         }
     }
 

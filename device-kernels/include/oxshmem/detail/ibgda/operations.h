@@ -587,14 +587,16 @@ OXSHMEM_LAZY OXSHMEM_DEVICE void flush_queue(ContextQp queue) {
     if (!is_private(queue) || !hold(queue, qp, alone)) {
         return;
     }
+    // Requested together with the account.
+    const uint64_t rung = port::read(&qp.rung);
     const Account account = has_for_itself(queue, alone) ? account_of(qp) : Account{0, 0};
     if (account.holds()) {
-        ring_pending(qp, account.reserved);
+        ring_pending(qp, rung, account.reserved);
     } else {
         const uint64_t gate = port::load<order::relaxed, reach::device>(&qp.gate);
         const uint64_t known = known_completed(qp);
         if (known < abi::kBroken) {
-            ring_pending(qp, reserved_in(gate, known));
+            ring_pending(qp, rung, reserved_in(gate, known));
         }
     }
     let_go(queue, qp, alone);

@@ -57,9 +57,9 @@ OXSHMEM_LAZY OXSHMEM_DEVICE void ring_alone(Qp &qp, uint64_t end) {
     count_doorbell(qp);
 }
 
-// The same, if a batch has left any of them.
-OXSHMEM_LAZY OXSHMEM_DEVICE void ring_pending(Qp &qp, uint64_t end) {
-    if (port::read(&qp.rung) != end) {
+// The same, if a batch has left any of them. `rung`: Qp::rung, which the caller has read.
+OXSHMEM_LAZY OXSHMEM_DEVICE void ring_pending(Qp &qp, uint64_t rung, uint64_t end) {
+    if (rung != end) {
         ring_alone(qp, end);
     }
 }
@@ -108,24 +108,27 @@ OXSHMEM_DEVICE void let_go(ContextQp queue, Qp &qp, const Group &group) {
 }
 
 // Says that a QP of a private context was posted to, by the leader of a group that holds it. Others
-// may change the bits of other members meanwhile, unless the group has the context for itself.
-OXSHMEM_DEVICE void mark_used(const Qp &qp, bool alone) {
+// may change the bits of other members meanwhile.
+OXSHMEM_DEVICE void mark_used(const Qp &qp) {
     uint64_t *const word = as<uint64_t>(qp.used_word);
     const uint64_t mask = qp.used_mask;
-    if (alone) {
-        const uint64_t known = port::read(word);
-        if ((known & mask) == 0) {
-            port::write(word, known | mask);
-        }
-    } else if ((port::load<order::relaxed, reach::device>(word) & mask) == 0) {
+    if ((port::load<order::relaxed, reach::device>(word) & mask) == 0) {
         port::fetch_or<order::relaxed, reach::device>(word, mask);
     }
 }
 
+// The word with that bit, as a lane reads it that has the context for itself.
+OXSHMEM_DEVICE uint64_t used_alone(const Qp &qp) {
+    return port::read(as<uint64_t>(qp.used_word));
+}
+
 // Submits the blocks before `end`, which were written, by the leader of a group that has the QP for
-// itself: rings for them and for those of a batch, or leaves them to a flush.
-OXSHMEM_LAZY OXSHMEM_DEVICE void submit_alone(ContextQp queue, Qp &qp, uint64_t end) {
-    mark_used(qp, true);
+// itself: rings for them and for those of a batch, or leaves them to a flush. `used`: used_alone,
+// read before, so that nothing waits for it here.
+OXSHMEM_LAZY OXSHMEM_DEVICE void submit_alone(ContextQp queue, Qp &qp, uint64_t end, uint64_t used) {
+    if ((used & qp.used_mask) == 0) {
+        port::write(as<uint64_t>(qp.used_word), used | qp.used_mask);
+    }
     if (!is_batched(queue)) {
         ring_alone(qp, end);
     }
@@ -137,9 +140,9 @@ OXSHMEM_DEVICE void submit_private(uint32_t, Qp &, const Group &, uint64_t) {}
 OXSHMEM_LAZY OXSHMEM_DEVICE void submit_private(ContextQp queue, Qp &qp, const Group &group, uint64_t end) {
     if (group.leads()) {
         if (has_for_itself(queue, group)) {
-            submit_alone(queue, qp, end);
+            submit_alone(queue, qp, end, used_alone(qp));
         } else {
-            mark_used(qp, false);
+            mark_used(qp);
             if (!is_batched(queue)) {
                 ring_alone(qp, end);
             }

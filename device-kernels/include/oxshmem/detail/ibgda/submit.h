@@ -111,7 +111,7 @@ OXSHMEM_DEVICE uint64_t settle(Queue queue, Qp &qp, Group &group, Reservation &r
     const bool full = broken || first + blocks > depth + completed;
     if (full && !broken && is_private(queue)) {
         // What is not rung for never completes.
-        ring_pending(qp, first);
+        ring_pending(qp, port::read(&qp.rung), first);
     }
     if constexpr (kOfContext<Queue>) {
         // A poster that has the QP for itself notes what it has learned, for its next post.
@@ -505,6 +505,8 @@ OXSHMEM_DEVICE uint64_t post_preparing(Queue queue, Qp &qp, Blocks blocks, Prepa
 // account has room. Few instructions: a lane that posts alone waits for each of them. Returns the
 // index after the block, or 0: nothing was done, and the caller has to post as others do.
 template <class Write> OXSHMEM_DEVICE uint64_t post_alone(ContextQp queue, Qp &qp, Write write) {
+    // Requested together. After a doorbell's fence neither is in the L1 cache.
+    const uint64_t used = used_alone(qp);
     const Account account = account_of(qp);
     if (account.reserved >= account.room) {
         return 0;
@@ -515,7 +517,7 @@ template <class Write> OXSHMEM_DEVICE uint64_t post_alone(ContextQp queue, Qp &q
     }
     profile_request(qp.qpn, qp.pe, end);
     write(Slot{qp.wq, account.reserved, (1u << qp.depth_log2) - 1, qp.qpn, 0});
-    submit_alone(queue, qp, end);
+    submit_alone(queue, qp, end, used);
     if constexpr (port::kChecksContexts) {
         let_go(queue, qp, make_group(1u << port::lane_id()));
     }
