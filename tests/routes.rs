@@ -306,6 +306,12 @@ fn contexts_have_a_choice_of_their_own() {
     for rails in ["auto", "push", "direct"] {
         pushing("contexts", Transport::Auto, &format!("contexts-{rails}")).args(&[rails]).passes();
     }
+    // The CPU proxy posts what all contexts send to the same queue pairs, which push.
+    pushing("contexts", Transport::Ibrc, "contexts-ibrc-push").args(&["push"]).passes();
+    let outcome = pushing("contexts", Transport::Ibrc, "contexts-ibrc-direct").args(&["direct"]).run();
+    let shown = transcript(&outcome);
+    let words = "all contexts share the queue pairs that it posts to";
+    assert!(!outcome.is_success() && shown.contains(words), "no `{words}` in\n{shown}");
 }
 
 #[test]

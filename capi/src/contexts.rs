@@ -3,6 +3,7 @@
 use std::ffi::{c_int, c_long};
 
 use api::abi;
+use api::config::Rails;
 use api::{ContextOptions, Pe, Sharing};
 
 use crate::error::Failure;
@@ -23,6 +24,7 @@ pub struct RawConfig {
     sharing: c_int,
     depth: c_int,
     card: c_int,
+    rails: c_int,
 }
 
 /// Options of `oxshmem_ctx_create`.
@@ -92,7 +94,18 @@ unsafe extern "C" fn oxshmemx_team_create_ctxs(team: i32, config: *const RawConf
                 )));
             }
         };
-        let mut options = ContextOptions::new(sharing).count(usize::try_from(config.count).unwrap_or_default());
+        let rails = match config.rails {
+            0 => Rails::Auto,
+            1 => Rails::Direct,
+            2 => Rails::Push,
+            other => {
+                return Err(Failure::invalid(format!(
+                    "rails {other} is none of OXSHMEMX_CTX_RAILS_AUTO (0), _DIRECT (1) and _PUSH (2)"
+                )));
+            }
+        };
+        let count = usize::try_from(config.count).unwrap_or_default();
+        let mut options = ContextOptions::new(sharing).count(count).rails(rails);
         if config.depth != 0 {
             options = options.depth(u32::try_from(config.depth).unwrap_or_default());
         }

@@ -8,9 +8,9 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// `programs/host.c`, compiled in this language.
-fn program(compiler: &str, standard: &str, language: &str) -> PathBuf {
-    let path = common::scratch(language).join("host");
+/// Compiles `programs/host.c` in this language, into a folder of this name.
+fn program(name: &str, compiler: &str, standard: &str, language: &str) -> PathBuf {
+    let path = common::scratch(name).join("host");
     let library = common::library();
     common::succeeds(
         Command::new(compiler)
@@ -33,16 +33,35 @@ fn passes(program: &std::path::Path, transport: &str, npes: u32) {
 
 #[test]
 fn from_c() {
-    let program = program("cc", "-std=c99", "c");
+    let program = program("c", "cc", "-std=c99", "c");
     for (transport, npes) in [("p2p", 1), ("p2p", 3), ("ibgda", 2)] {
         passes(&program, transport, npes);
     }
     common::job(&program, &[OsStr::new("alone")], 1, &[("OXSHMEM_DEVICE", "cpu")]);
 }
 
+/// Contexts choose by which cards PEs send: where the PEs push, and where the CPU proxy pushes for
+/// them. `host.c` checks where they do not push.
+#[test]
+fn contexts_choose_their_rails() {
+    let program = program("c-rails", "cc", "-std=c99", "c");
+    let machine = common::manifest().join("../tests/machines/one-switch.txt");
+    let machine = machine.to_str().unwrap();
+    for (network, argument) in [("ibgda", "pushes"), ("ibrc", "pushes-by-proxy")] {
+        let variables = [
+            ("OXSHMEM_DEVICE", "cpu"),
+            ("OXSHMEM_HCA", "soft"),
+            ("OXSHMEM_NETWORK", network),
+            ("OXSHMEM_RAILS", "push"),
+            ("OXSHMEM_TOPOLOGY", machine),
+        ];
+        common::job_on_nodes(&program, &[OsStr::new(argument)], (4, 2), &variables);
+    }
+}
+
 #[test]
 fn from_cxx() {
-    passes(&program("c++", "-std=c++17", "c++"), "p2p", 2);
+    passes(&program("c++", "c++", "-std=c++17", "c++"), "p2p", 2);
 }
 
 /// What host.h says in numbers is what the library has.

@@ -80,7 +80,7 @@ inline oxshmem_ctx_t &first_context() {
 }
 inline const Context *create_contexts(const std::string &how, int count, int depth) {
     const int sharing = how == "thread" ? OXSHMEMX_CTX_THREAD : how == "warp" ? OXSHMEMX_CTX_WARP : OXSHMEMX_CTX_BLOCK;
-    const oxshmemx_ctx_config_t config = {count, sharing, depth, -1};
+    const oxshmemx_ctx_config_t config = {count, sharing, depth, -1, OXSHMEMX_CTX_RAILS_AUTO};
     std::vector<oxshmem_ctx_t> contexts(static_cast<size_t>(count));
     require(oxshmemx_team_create_ctxs(OXSHMEM_TEAM_WORLD, &config, contexts.data()), "oxshmemx_team_create_ctxs");
     first_context() = contexts[0];

@@ -13,12 +13,14 @@ use super::set::{Contexts, Set};
 use crate::Result;
 use crate::abi;
 use crate::bootstrap::MAX_GROUP_CONTRIBUTION;
+use crate::config::Rails;
 use crate::host::operations::Operations;
 use crate::pe::Pe;
 use crate::slab::Slab;
 use crate::team::Team;
 use crate::team::meeting::Meeting;
 use crate::team::members::Members;
+use crate::transport::TransportError;
 use crate::transport::ibgda::Ibgda;
 
 /// Phases of the members' meeting.
@@ -218,7 +220,7 @@ impl Pe {
         let (rows, columns) = (count32(members.len()), count32(options.count));
         let ibgda = self.ibgda();
         let cards = ibgda.map_or(Ok(vec![0; options.count]), |ibgda| ibgda.cards_of_contexts(columns, options.card))?;
-        let direct = ibgda.map_or(Ok(false), |ibgda| ibgda.are_direct(options.rails))?;
+        let direct = self.are_contexts_direct(options.rails)?;
         let posts_to = |pe: usize| ibgda.is_some_and(|ibgda| self.posts_to(ibgda, pe));
         let pes = (0..rows).zip(members.to_vec());
         let peers: Vec<(u32, u32)> = pes.filter(|(_, pe)| posts_to(*pe)).map(|(row, pe)| (row, count32(pe))).collect();
@@ -285,7 +287,7 @@ impl Pe {
     /// Tells the members the numbers of the queue pairs, and connects to theirs.
     fn connect_contexts(&self, team: &Team, meeting: &Meeting, made: &Made) -> Result<()> {
         let Some(ibgda) = self.ibgda() else { return Ok(()) };
-        let share = made.set.options.count * ibgda.bytes_of_context(ibgda.are_direct(made.set.options.rails)?);
+        let share = made.set.options.count * ibgda.bytes_of_context(self.are_contexts_direct(made.set.options.rails)?);
         // A member that is reached by load and store has no queue pairs, and tells zeros.
         let mine = if made.numbers.is_empty() { vec![0; made.rows * share] } else { made.numbers.clone() };
         let told = if team.handle() == abi::TEAM_WORLD {
@@ -301,6 +303,18 @@ impl Pe {
         };
         ibgda.connect_contexts(self.config(), made.set.number, &told)?;
         self.prepare_contexts(ibgda, made.set.number, team)
+    }
+
+    /// Returns whether contexts with this choice send by each PE's own cards although PEs push.
+    ///
+    /// # Errors
+    /// They cannot have what was chosen. Without a network no PE pushes.
+    fn are_contexts_direct(&self, chosen: Rails) -> Result<bool> {
+        match self.network() {
+            Some(network) => network.are_contexts_direct(chosen),
+            None if chosen == Rails::Push => Err(TransportError::ContextsPush.into()),
+            None => Ok(false),
+        }
     }
 
     /// Whether contexts have queue pairs to a PE: it is not reached by load and store, or cards do

@@ -85,7 +85,7 @@ impl ContextOptions {
     /// By which cards the PEs send to PEs of other nodes. [`Rails::Auto`], the default, is as in
     /// the default context. Where PEs push (`OXSHMEM_RAILS`), contexts with [`Rails::Direct`] send
     /// by each PE's own card all the same, by half as many queue pairs. Contexts cannot push where
-    /// PEs do not.
+    /// PEs do not, and where the CPU proxy pushes they cannot do otherwise.
     ///
     /// ```
     /// use oxshmem::config::Rails;

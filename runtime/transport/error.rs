@@ -82,6 +82,12 @@ pub enum TransportError {
          node there are no keys for both; use OXSHMEM_HCA_DEVICES_PER_PE=1, or leave the choice to the job"
     )]
     ContextsDirect,
+    /// Contexts that are not to push, where the CPU proxy posts and pushes.
+    #[error(
+        "contexts that send by each PE's own card: the CPU proxy of this job pushes, and all contexts share the queue pairs that it posts \
+         to; start the job with OXSHMEM_NETWORK=ibgda or with OXSHMEM_RAILS=direct, or leave the choice to the job"
+    )]
+    ContextsShareProxy,
     /// Known, but not part of this release.
     #[error("{name} is not available in this build: {remedy}")]
     NotAvailable {

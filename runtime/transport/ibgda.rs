@@ -165,19 +165,9 @@ impl Ibgda {
         }
     }
 
-    /// Returns whether contexts with this choice send by each PE's own cards although PEs push.
-    ///
-    /// # Errors
-    /// They cannot have what was chosen.
-    pub(crate) fn are_direct(&self, chosen: config::Rails) -> Result<bool> {
-        match (chosen, self.rails.is_pushing()) {
-            (config::Rails::Push, false) => Err(TransportError::ContextsPush.into()),
-            (config::Rails::Direct, true) if !self.rails.has_room_for_direct(self.me) => {
-                Err(TransportError::ContextsDirect.into())
-            }
-            (config::Rails::Direct, true) => Ok(true),
-            _ => Ok(false),
-        }
+    /// Returns whether contexts that send by each PE's own cards have keys beside those that push.
+    pub(super) fn has_room_for_direct(&self) -> bool {
+        self.rails.has_room_for_direct(self.me)
     }
 
     /// By which cards PEs send through a set of queue pairs.

@@ -46,7 +46,7 @@ use queues::QueueLayout;
 pub(crate) use rails::{CardPath, Rails};
 
 use crate::bootstrap::Bootstrap;
-use crate::config::Config;
+use crate::config::{self, Config};
 use crate::device::{Device, DeviceError};
 use crate::dump::queues::QueuePlaces;
 use crate::dump::ring::RingPlace;
@@ -302,6 +302,20 @@ impl Network {
         match self {
             Self::Ibgda(ibgda) => ibgda.rails(),
             Self::Ibrc(ibrc) => ibrc.rails(),
+        }
+    }
+
+    /// Returns whether contexts with this choice send by each PE's own cards although PEs push.
+    ///
+    /// # Errors
+    /// They cannot have what was chosen.
+    pub(crate) fn are_contexts_direct(&self, chosen: config::Rails) -> Result<bool> {
+        match (self, chosen, self.rails().is_pushing()) {
+            (_, config::Rails::Push, false) => Err(TransportError::ContextsPush.into()),
+            (Self::Ibrc(_), config::Rails::Direct, true) => Err(TransportError::ContextsShareProxy.into()),
+            (Self::Ibgda(ibgda), config::Rails::Direct, true) if ibgda.has_room_for_direct() => Ok(true),
+            (Self::Ibgda(_), config::Rails::Direct, true) => Err(TransportError::ContextsDirect.into()),
+            _ => Ok(false),
         }
     }
 

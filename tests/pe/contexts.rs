@@ -188,9 +188,9 @@ pub fn errors(_: &[String]) -> Outcome {
     if by_device {
         let error = world.create_contexts(&rig.pe, &block.clone().card(9)).unwrap_err().to_string();
         assert!(error.contains("card 9 for contexts"), "{error}");
-        let error = world.create_contexts(&rig.pe, &block.clone().rails(Rails::Push)).unwrap_err().to_string();
-        assert!(error.contains("contexts cannot push"), "{error}");
     }
+    let error = world.create_contexts(&rig.pe, &block.clone().rails(Rails::Push)).unwrap_err().to_string();
+    assert!(error.contains("contexts cannot push"), "{error}");
     if n > 1 {
         let differs = block.clone().depth(if rig.me() == 0 { 256 } else { 512 });
         let error = world.create_contexts(&rig.pe, &differs).unwrap_err();

@@ -48,7 +48,18 @@ pub fn nvcc() -> Option<PathBuf> {
 
 /// Runs a job of PEs of a program and demands that all succeed; what they wrote to standard output.
 pub fn job(program: &Path, args: &[&OsStr], npes: u32, variables: &[(&str, &str)]) -> Vec<String> {
-    let outcome = ended(program, args, npes, variables);
+    succeeded(&ended(program, args, npes, variables))
+}
+
+/// Runs the same on some nodes, which reach each other over the network alone.
+pub fn job_on_nodes(program: &Path, args: &[&OsStr], (npes, nodes): (u32, u32), variables: &[(&str, &str)]) {
+    let mut options = options(program, args, npes, variables);
+    options.nodes = nodes;
+    succeeded(&launch::run(&options).unwrap());
+}
+
+/// Demands that all PEs of a job succeeded; what they wrote to standard output.
+fn succeeded(outcome: &Outcome) -> Vec<String> {
     let text: String =
         outcome.pes.iter().map(|pe| format!("--- {}\n{}{}", pe.status, text(&pe.stdout), text(&pe.stderr))).collect();
     assert!(!outcome.timed_out && outcome.pes.iter().all(|pe| pe.status == PeStatus::Exited(0)), "{text}");
@@ -57,13 +68,17 @@ pub fn job(program: &Path, args: &[&OsStr], npes: u32, variables: &[(&str, &str)
 
 /// Runs a job of PEs of a program; how it ended.
 pub fn ended(program: &Path, args: &[impl AsRef<OsStr>], npes: u32, variables: &[(&str, &str)]) -> Outcome {
+    launch::run(&options(program, args, npes, variables)).unwrap()
+}
+
+fn options(program: &Path, args: &[impl AsRef<OsStr>], npes: u32, variables: &[(&str, &str)]) -> LaunchOptions {
     let mut options = LaunchOptions::new(npes, program).args(args.iter().map(AsRef::as_ref));
     for (name, value) in [("OXSHMEM_HEAP_MAX", "64M"), ("OXSHMEM_HEAP_CHUNK", "2M")].iter().chain(variables) {
         options = options.env(name, *value);
     }
     options.output = Output::Captured;
     options.timeout = Some(Duration::from_secs(120));
-    launch::run(&options).unwrap()
+    options
 }
 
 fn text(bytes: &[u8]) -> String {

@@ -38,13 +38,31 @@ static void without_a_pe(void) {
     REFUSED(oxshmem_init_with_uniqueid(NULL, 0, 1), OXSHMEM_ERROR_INVALID, "null");
 }
 
+/* One context with each choice of cards. What the job refuses is an error of the transport at the first PE that refuses it,
+ * and an error of contexts that names this PE at the others. */
+static void rails(int pushes, int by_proxy) {
+    const char *refused[] = {NULL, pushes && by_proxy ? "all contexts share the queue pairs" : NULL,
+                             pushes ? NULL : "contexts cannot push"};
+    const int status = oxshmem_host_my_pe() == 0 ? OXSHMEM_ERROR_TRANSPORT : OXSHMEM_ERROR_CONTEXT;
+    for (int choice = OXSHMEMX_CTX_RAILS_AUTO; choice <= OXSHMEMX_CTX_RAILS_PUSH; ++choice) {
+        const oxshmemx_ctx_config_t config = {1, OXSHMEMX_CTX_WARP, 0, -1, choice};
+        oxshmem_ctx_t one;
+        if (refused[choice]) {
+            REFUSED(oxshmemx_team_create_ctxs(OXSHMEM_TEAM_WORLD, &config, &one), status, refused[choice]);
+        } else {
+            WORKS(oxshmemx_team_create_ctxs(OXSHMEM_TEAM_WORLD, &config, &one));
+            WORKS(oxshmem_ctx_destroy(one));
+        }
+    }
+}
+
 /* Every call on contexts. */
 static void contexts(void) {
     oxshmem_ctx_t one, team, several[3];
     const oxshmem_ctx_t *array = NULL;
     WORKS(oxshmem_ctx_create(0, &one));
     WORKS(oxshmem_team_create_ctx(OXSHMEM_TEAM_WORLD, OXSHMEM_CTX_SERIALIZED | OXSHMEM_CTX_NOSTORE, &team));
-    oxshmemx_ctx_config_t config = {3, OXSHMEMX_CTX_BLOCK, 256, -1};
+    oxshmemx_ctx_config_t config = {3, OXSHMEMX_CTX_BLOCK, 256, -1, OXSHMEMX_CTX_RAILS_AUTO};
     WORKS(oxshmemx_team_create_ctxs(OXSHMEM_TEAM_WORLD, &config, several));
     WORKS(oxshmemx_ctx_device_array(several[2], &array));
     EXPECT(array != NULL);
@@ -53,10 +71,13 @@ static void contexts(void) {
     REFUSED(oxshmemx_team_create_ctxs(OXSHMEM_TEAM_WORLD, NULL, several), OXSHMEM_ERROR_INVALID, "config is null");
     config.sharing = 4;
     REFUSED(oxshmemx_team_create_ctxs(OXSHMEM_TEAM_WORLD, &config, several), OXSHMEM_ERROR_INVALID, "sharing 4");
-    config.sharing = OXSHMEMX_CTX_WARP, config.count = 0;
+    config.sharing = OXSHMEMX_CTX_WARP, config.rails = 3;
+    REFUSED(oxshmemx_team_create_ctxs(OXSHMEM_TEAM_WORLD, &config, several), OXSHMEM_ERROR_INVALID, "rails 3");
+    config.rails = OXSHMEMX_CTX_RAILS_AUTO, config.count = 0;
     REFUSED(oxshmemx_team_create_ctxs(OXSHMEM_TEAM_WORLD, &config, several), OXSHMEM_ERROR_CONTEXT, "0 contexts");
     config.count = 1, config.depth = -5;
     REFUSED(oxshmemx_team_create_ctxs(OXSHMEM_TEAM_WORLD, &config, several), OXSHMEM_ERROR_CONTEXT, "a send queue of 0");
+    rails(0, 0);
     WORKS(oxshmem_ctx_destroy(one));
     WORKS(oxshmem_ctx_destroy(team));
     WORKS(oxshmem_ctx_destroy(several[1]));
@@ -457,6 +478,10 @@ int main(int argc, char **argv) {
     if (argc > 1 && strcmp(argv[1], "alone") == 0) {
         another_version();
         alone();
+    } else if (argc > 1) {
+        WORKS(oxshmem_init());
+        rails(strncmp(argv[1], "pushes", 6) == 0, strcmp(argv[1], "pushes-by-proxy") == 0);
+        WORKS(oxshmem_finalize());
     } else {
         /* Twice: a job can be joined again. */
         for (int round = 0; round < 2; ++round) {

@@ -259,11 +259,16 @@ int oxshmem_ctx_create(long options, oxshmem_ctx_t *ctx);
 int oxshmem_team_create_ctx(oxshmem_team_t team, long options, oxshmem_ctx_t *ctx);
 /* The threads that contexts are for: one thread, warp or block at a time, or any threads at any time. */
 enum { OXSHMEMX_CTX_THREAD = 0, OXSHMEMX_CTX_WARP = 1, OXSHMEMX_CTX_BLOCK = 2, OXSHMEMX_CTX_DEVICE = 3 };
+/* By which cards the PEs send to PEs of other nodes through contexts (docs/hardware.md, "Rails"). AUTO: as in the default
+ * context. DIRECT: by each PE's own card, where the job pushes as well. PUSH: by the card of the sender's node that is on the
+ * rail of the peer's card; an error where the job does not push (OXSHMEM_RAILS). */
+enum { OXSHMEMX_CTX_RAILS_AUTO = 0, OXSHMEMX_CTX_RAILS_DIRECT = 1, OXSHMEMX_CTX_RAILS_PUSH = 2 };
 typedef struct oxshmemx_ctx_config {
     int count;   /* of contexts, 1 to 65536 */
     int sharing; /* OXSHMEMX_CTX_... */
     int depth;   /* blocks of each send queue: a power of two from 256 to 16384, or 0 for 1024 */
     int card;    /* of all of them, here and at the peers; -1: each card in turn */
+    int rails;   /* OXSHMEMX_CTX_RAILS_... */
 } oxshmemx_ctx_config_t;
 /* Several contexts: writes `config->count` of them to `ctxs`. */
 int oxshmemx_team_create_ctxs(oxshmem_team_t team, const oxshmemx_ctx_config_t *config, oxshmem_ctx_t *ctxs);

@@ -238,7 +238,7 @@ int nvshmemx_qp_create(int count, nvshmemx_qp_handle_t **handles) {
         return NVSHMEMX_ERROR_INVALID_VALUE;
     }
     *handles = nullptr;
-    const oxshmemx_ctx_config_t config = {count, OXSHMEMX_CTX_DEVICE, 0, -1};
+    const oxshmemx_ctx_config_t config = {count, OXSHMEMX_CTX_DEVICE, 0, -1, OXSHMEMX_CTX_RAILS_AUTO};
     std::vector<oxshmem_ctx_t> contexts(count > 0 ? static_cast<size_t>(count) : 1);
     int first = 0;
     const int status = run_with_status(__func__, [&] {
