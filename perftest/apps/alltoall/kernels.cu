@@ -278,8 +278,7 @@ OXSHMEM_DEVICE void add_up(const Experts &x, uint64_t warp_rank, uint64_t warps)
 OXSHMEM_DEVICE void run(const Experts &x) {
     OXSHMEM_SHARED(uint64_t, arrived, [kMostPes]);
     OXSHMEM_SHARED(uint64_t, answered, [kMostPes]);
-    const uint64_t each = groups_per_block<warp_scope>(), warps = each * port::grid_blocks();
-    const uint64_t warp_rank = port::block_rank() * each + group_in_block<warp_scope>();
+    const uint64_t warps = groups_per_block<warp_scope>() * port::grid_blocks(), warp_rank = group_in_grid<warp_scope>();
     const bool first = port::block_rank() == 0, clock = first && port::thread_rank() == 0;
     uint64_t round = 0;
     for (uint32_t pe = port::thread_rank(); pe < static_cast<uint32_t>(n_pes()); pe += port::block_threads()) {
