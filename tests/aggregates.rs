@@ -53,6 +53,10 @@ passes! {
     records_leave_when_they_are_old: on_nodes("aggregate_ages", 4, 2, "ibgda");
     records_leave_when_they_are_old_over_ibrc: on_nodes("aggregate_ages", 4, 2, "ibrc");
 
+    // Every worker of the executor has a block that stays until all PEs have come so far.
+    occupied_over_ibgda: on_nodes("aggregate_occupies", 4, 2, "ibgda").env("OXSHMEM_CPU_WORKERS", "4");
+    occupied_over_ibrc: on_nodes("aggregate_occupies", 4, 2, "ibrc").env("OXSHMEM_CPU_WORKERS", "4");
+
     errors_on_nodes: on_nodes("aggregate_errors", 4, 2, "ibgda");
     errors_of_one_pe: apart("aggregate_errors", 1, Transport::P2p);
 }

@@ -141,3 +141,30 @@ OXSHMEM_KERNEL(aggregate_quiet, oxshmem::aggregate::Context context) {
 OXSHMEM_KERNEL(aggregate_await, const uint64_t *word, uint64_t wanted) {
     oxshmem::wait_until(word, oxshmem::Compare::eq, wanted);
 }
+
+// Adds `n` times by each thread, to words of a member in turn, and completes that. All blocks stay
+// until all PEs have come so far, so the grid occupies the device while the services of this PE
+// have work of others. `met`: two words of this PE's heap, 0.
+OXSHMEM_KERNEL(aggregate_occupy, oxshmem::aggregate::Context context, uint64_t *words, uint32_t n_words, uint32_t n,
+               uint64_t *met, int peer) {
+    const uint32_t mine = block_rank() * block_threads() + thread_rank();
+    for (uint32_t i = 0; i < n; ++i) {
+        oxshmem::atomic_add(context, words + (mine + i * 31) % n_words, uint64_t{1}, peer);
+    }
+    oxshmem::quiet(context, oxshmem::block);
+    if (thread_rank() == 0) {
+        fetch_add<order::release, reach::system>(met, uint64_t{1});
+    }
+    if (block_rank() == 0) {
+        if (thread_rank() == 0) {
+            oxshmem::wait_until(met, oxshmem::Compare::eq, uint64_t{grid_blocks()});
+        }
+        sync_block();
+        oxshmem::barrier_all(oxshmem::block);
+        if (thread_rank() == 0) {
+            store<order::release, reach::system>(met + 1, uint64_t{1});
+        }
+    } else if (thread_rank() == 0) {
+        oxshmem::wait_until(met + 1, oxshmem::Compare::eq, uint64_t{1});
+    }
+}

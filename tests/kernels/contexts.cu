@@ -160,6 +160,13 @@ OXSHMEM_KERNEL(context_put, oxshmem::Context context, uint64_t *dst, int peer) {
     oxshmem::quiet(context);
 }
 
+// Puts `n` words, and waits for nothing.
+OXSHMEM_KERNEL(context_unquiet, oxshmem::Context context, uint64_t *dst, uint32_t n, int peer) {
+    for (uint32_t i = 0; i < n; ++i) {
+        oxshmem::p(context, dst + i, uint64_t{i} + 1, peer);
+    }
+}
+
 // Each named p, g, put and get, and the named atomics of each type, by one thread: `cells` at
 // `peer` are a word for each call.
 OXSHMEM_KERNEL(context_names, oxshmem_ctx_t context, uint64_t *cells, int peer, Report *report) {

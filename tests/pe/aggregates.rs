@@ -10,7 +10,7 @@ use oxshmem::{
 use rustix::process::{Signal, getpid, kill_process};
 
 use crate::Outcome;
-use crate::rig::Rig;
+use crate::rig::{Rig, misses_last};
 
 oxshmem::include_module!(AGGREGATES, "aggregates");
 
@@ -237,6 +237,14 @@ pub fn errors(_: &[String]) -> Outcome {
     assert!(matches!(rig.pe.aggregate_of(again.number()), Err(Error::Aggregate(AggregateError::Unknown { .. }))));
     assert!(matches!(again.destroy(&rig.pe), Err(Error::Aggregate(AggregateError::Destroyed))));
 
+    // What is outstanding is completed.
+    rig.pe.barrier_all()?;
+    let context = create(&options)?;
+    rig.run_linear("aggregate_put_words", 1, 1, (&context, words.view(1..), 3u32, peer as i32))?;
+    context.destroy(&rig.pe)?;
+    rig.pe.barrier_all()?;
+    assert_eq!(rig.pe.read(words.view(1..4))?, [1, 2, 3]);
+
     // A team stays as long as it has an aggregating context.
     if let Some(team) = world.split_strided(&rig.pe, 0, 1, rig.n_pes())? {
         let handle = team.handle();
@@ -246,6 +254,46 @@ pub fn errors(_: &[String]) -> Outcome {
         context.destroy(&rig.pe)?;
         rig.pe.team(handle)?.destroy(&rig.pe)?;
     }
+    rig.pe.barrier_all()?;
+    rig.pe.free(memory)?;
+    rig.finish()
+}
+
+/// `aggregate_occupies [BLOCKS THREADS]`: grids that occupy the device until all PEs have completed
+/// what they put, while the services of each PE have work of others. All blocks have to be resident
+/// at the same time.
+pub fn occupies(args: &[String]) -> Outcome {
+    const EACH: u32 = 20;
+    const WORDS: usize = 1024;
+    let (blocks, threads) = match args {
+        [blocks, threads] => (blocks.parse()?, threads.parse()?),
+        _ => (4, 128),
+    };
+    let rig = Rig::new(&AGGREGATES)?;
+    let peer = (rig.me() + rig.n_pes() / 2) % rig.n_pes();
+    let (words, met) = (rig.pe.alloc::<u64>(WORDS)?, rig.pe.alloc::<u64>(2)?);
+    let made = make(&rig, &rig.pe.team_world(), &small().age(NEVER))?;
+    rig.run_linear(
+        "aggregate_occupy",
+        blocks,
+        threads,
+        (&made.context, &words, WORDS as u32, EACH, &met, peer as i32),
+    )?;
+    rig.pe.barrier_all()?;
+    let added: u64 = rig.pe.read(&words)?.iter().sum();
+    assert_eq!(added, u64::from(blocks * threads * EACH));
+    end(&rig, made)?;
+    rig.finish()
+}
+
+/// `aggregate_absent`: the last PE does not take part, which the others learn at the deadline. Run
+/// with a short `OXSHMEM_BOOTSTRAP_TIMEOUT`.
+pub fn absent(_: &[String]) -> Outcome {
+    let rig = Rig::new(&AGGREGATES)?;
+    let (world, options) = (rig.pe.team_world(), small());
+    let memory = rig.pe.alloc::<u64>(options.words(&world)?)?;
+    misses_last(&rig, "create an aggregating context", || world.create_aggregate(&rig.pe, &memory, &options))?
+        .destroy(&rig.pe)?;
     rig.pe.barrier_all()?;
     rig.pe.free(memory)?;
     rig.finish()

@@ -6,7 +6,7 @@ use oxshmem::{
 };
 
 use crate::Outcome;
-use crate::rig::{Rig, mix};
+use crate::rig::{Rig, misses_last, mix};
 
 oxshmem::include_module!(CONTEXTS, "contexts");
 
@@ -211,12 +211,38 @@ pub fn errors(_: &[String]) -> Outcome {
     let error = put(&context, peer).unwrap_err().to_string();
     assert!(error.contains("was destroyed"), "{error}");
 
+    // What is outstanding is completed.
+    let outstanding = world.create_contexts(&rig.pe, &block)?;
+    rig.run_linear("context_unquiet", 1, 1, (outstanding.get(0)?, &words, 100u32, peer))?;
+    outstanding.destroy(&rig.pe)?;
+    rig.pe.barrier_all()?;
+    assert_eq!(rig.pe.read(words.view(..100))?, (1..=100).collect::<Vec<u64>>());
+
+    // Members cannot meet to destroy contexts of a team that was destroyed.
+    if let Some(team) = world.split_strided(&rig.pe, 0, 1, n)? {
+        let orphans = team.create_contexts(&rig.pe, &block)?;
+        team.destroy(&rig.pe)?;
+        let error = orphans.destroy(&rig.pe).unwrap_err();
+        assert!(matches!(error, Error::Team(_)), "{error}");
+    }
+    rig.pe.barrier_all()?;
+
     // Their memory serves the next ones.
     for _ in 0..3 {
         let again = world.create_contexts(&rig.pe, &block)?;
         put(&again.get(0)?, peer)?;
         again.destroy(&rig.pe)?;
     }
+    rig.finish()
+}
+
+/// `context_absent`: the last PE does not take part, which the others learn at the deadline. Run
+/// with a short `OXSHMEM_BOOTSTRAP_TIMEOUT`.
+pub fn absent(_: &[String]) -> Outcome {
+    let rig = Rig::new(&CONTEXTS)?;
+    let world = rig.pe.team_world();
+    misses_last(&rig, "create contexts", || world.create_contexts(&rig.pe, &ContextOptions::new(Sharing::Block)))?
+        .destroy(&rig.pe)?;
     rig.finish()
 }
 

@@ -49,9 +49,11 @@ type Case = (&'static str, fn(&[String]) -> Outcome);
 
 const CASES: &[Case] = &[
     ("aborts", processes::aborts),
+    ("aggregate_absent", aggregates::absent),
     ("aggregate_ages", aggregates::ages),
     ("aggregate_counts", aggregates::counts),
     ("aggregate_errors", aggregates::errors),
+    ("aggregate_occupies", aggregates::occupies),
     ("aggregate_rail_dies", aggregates::rail_dies),
     ("aggregates", aggregates::aggregates),
     ("atomic_contention", atomics::contention),
@@ -71,6 +73,7 @@ const CASES: &[Case] = &[
     ("crashes", errors::crashes),
     ("context_batches", contexts::batches),
     ("context_errors", contexts::errors),
+    ("context_absent", contexts::absent),
     ("context_in_use", contexts::in_use),
     ("context_names", contexts::names),
     ("contexts", contexts::contexts),

@@ -5,7 +5,10 @@ use std::collections::HashSet;
 use std::hash::Hash;
 
 use bytemuck::{Pod, Zeroable};
-use oxshmem::{Config, Kernel, KernelArgs, LaunchConfig, Module, ModuleSource, Operations, Pe, SymmetricSlice};
+use oxshmem::bootstrap::FailureKind;
+use oxshmem::{
+    Config, Error, Kernel, KernelArgs, LaunchConfig, Module, ModuleSource, Operations, Pe, SymmetricSlice, TeamError,
+};
 
 /// Mirrors `Report` of `kernels/conformance.h`.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
@@ -95,6 +98,39 @@ impl Rig {
     pub fn finish(self) -> Result<(), Box<dyn std::error::Error>> {
         Ok(self.pe.finalize()?)
     }
+}
+
+/// Makes a call of the world team, `what` in its error, which the last PE makes only after the
+/// others have seen that it is missing. Returns the result of the next call, which all make. Run
+/// with a short `OXSHMEM_BOOTSTRAP_TIMEOUT`, by at least 2 PEs.
+pub fn misses_last<T: std::fmt::Debug>(
+    rig: &Rig,
+    what: &str,
+    call: impl Fn() -> oxshmem::Result<T>,
+) -> oxshmem::Result<T> {
+    let last = rig.n_pes() - 1;
+    let told = rig.pe.alloc::<u64>(1)?;
+    if rig.me() == last {
+        rig.pe.signal_wait_until(told.signal(0), oxshmem::Compare::Eq, last as u64)?;
+    }
+    match call() {
+        Err(Error::Team(TeamError::Meeting { failure, pes })) if failure.kind == FailureKind::Missing => {
+            let text = failure.to_string();
+            let named = failure.ranks == [last as u32] && pes.0 == [last as u32];
+            assert!(rig.me() == last || named && text.starts_with(&format!("member {last} of ")), "{text}");
+            assert!(rig.me() == last || text.contains(what), "{text}");
+        }
+        other => panic!("{other:?}"),
+    }
+    if rig.me() != last {
+        rig.pe.signal(told.signal(0).add(1), last)?;
+        rig.pe.quiet()?;
+    }
+    // The late one has made the call as often as the others, so the next is the same for all.
+    rig.pe.barrier_all()?;
+    let made = call();
+    rig.pe.free(told)?;
+    made
 }
 
 /// splitmix64, as in `kernels/conformance.h`.

@@ -4,7 +4,7 @@ use oxshmem::bootstrap::{Failure, FailureKind};
 use oxshmem::{Error, FaultKind, Operations, Path, SymmetricSlice, Team, TeamError, TeamUniqueId};
 
 use crate::Outcome;
-use crate::rig::Rig;
+use crate::rig::{Rig, misses_last};
 
 oxshmem::include_module!(TEAMS, "teams");
 
@@ -372,31 +372,10 @@ fn ids(bench: &Bench) -> Outcome {
 /// A member that does something else is named at the deadline, and told so when it comes. Run with
 /// a short `OXSHMEM_BOOTSTRAP_TIMEOUT`, by at least 3 PEs.
 pub fn absent(_: &[String]) -> Outcome {
-    const ABSENT: usize = 2;
     let bench = Bench::new()?;
     let pe = &bench.rig.pe;
-    let (me, n) = (pe.my_pe(), pe.n_pes());
-    let world = pe.team_world();
-    let told = pe.alloc::<u64>(1)?;
-    let missing = |error: TeamError| match error {
-        TeamError::Meeting { failure, pes } if failure.kind == FailureKind::Missing => (failure, pes),
-        other => panic!("{other:?}"),
-    };
-    let call = || world.split_strided(pe, 0, 1, n);
-    if me == ABSENT {
-        pe.signal_wait_until(told.signal(0), oxshmem::Compare::Eq, n as u64 - 1)?;
-    }
-    let (failure, pes) = missing(team_error(call()));
-    if me != ABSENT {
-        assert_eq!((&failure.ranks[..], &pes.0[..]), (&[ABSENT as u32][..], &[ABSENT as u32][..]));
-        let text = failure.to_string();
-        assert!(text.starts_with("member 2 of ") && text.contains("split_strided(start 0"), "{text}");
-        pe.signal(told.signal(0).add(1), ABSENT)?;
-        pe.quiet()?;
-    }
-    // The late one has made the call as often as the others, so the next is the same for all.
-    pe.barrier_all()?;
-    let team = call()?.unwrap();
+    let (world, n) = (pe.team_world(), pe.n_pes());
+    let team = misses_last(&bench.rig, "split_strided(start 0", || world.split_strided(pe, 0, 1, n))?.unwrap();
     bench.check(&team, &(0..n).collect::<Vec<_>>())?;
     pe.barrier_all()?;
     bench.rig.finish()
