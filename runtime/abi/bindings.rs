@@ -535,7 +535,12 @@ pub const CONTEXT_BATCHED: u32 = 8;
 /// this PE's card of the context's number sends, though PEs push
 pub const CONTEXT_DIRECT: u32 = 16;
 pub const CONTEXT_CARD_SHIFT: u32 = 8;
-/// of a ring: each leaves as one write, no record crosses their borders
+/** Aggregating contexts (oxshmem/aggregate.h). What the PEs of a node send to another node gathers
+ as records in a ring at one of them, the rail peer, whose service sends it to the inbox of a PE
+ of that node, whose service applies it. Positions in a ring count bytes and never wrap; the byte
+ at position p lies at p modulo the ring's size. Ring and inbox of a pair of nodes have one size.
+ Segments of a ring, a power of two: each leaves as one write, and no record crosses their
+ borders.*/
 pub const AGGREGATE_SEGMENTS: u32 = 16;
 /// 1 KiB
 pub const MIN_AGGREGATE_SEGMENT_LOG2: u32 = 10;
@@ -808,7 +813,9 @@ pub struct AggregateService {
     pub records: u64,
     /// not 0: a record that does not parse was found, at this position and 1
     pub broken: u64,
-    pub __bindgen_padding_1: [u8; 80usize],
+    /// not 0: a slice of the service is at work, and another one leaves at once
+    pub serving: u64,
+    pub __bindgen_padding_1: [u8; 72usize],
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
@@ -864,6 +871,9 @@ const _: () = {
     [
         "Offset of field: AggregateService::broken",
     ][::core::mem::offset_of!(AggregateService, broken) - 296usize];
+    [
+        "Offset of field: AggregateService::serving",
+    ][::core::mem::offset_of!(AggregateService, serving) - 304usize];
 };
 /// A word of the proxy's as device code knows it.
 #[repr(C)]

@@ -1,5 +1,6 @@
 //! How aggregating contexts are created and destroyed: the members of their team do it together.
 
+use std::mem::offset_of;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -9,7 +10,7 @@ use super::error::AggregateError;
 use super::lost::explain;
 use super::options::AggregateOptions;
 use super::places::{Link, Seats};
-use super::service::{Service, Work};
+use super::service::{Service, Takeover, Work};
 use super::set::{Aggregate, Set};
 use super::table::Live;
 use crate::Result;
@@ -338,8 +339,10 @@ impl Pe {
 
         let module = self.aggregate_module()?;
         module.check(Service::KERNEL)?;
-        let busy = slab.address(service) + core::mem::offset_of!(abi::AggregateService, busy) as u64;
-        let work = Work { device: Arc::clone(self.shared_device()), module, service: slab.address(service), busy };
+        let busy = slab.address(service) + offset_of!(abi::AggregateService, busy) as u64;
+        let takeover = self.takeover(base, (&sends, &receives));
+        let work =
+            Work { device: Arc::clone(self.shared_device()), module, service: slab.address(service), busy, takeover };
         let served = Service::start(self.my_pe(), work)?;
         let set = Set {
             pe: self.id(),
@@ -354,6 +357,23 @@ impl Pe {
             ended: AtomicBool::new(false),
         };
         Ok((set, served))
+    }
+
+    /// Returns what serves the rings and inboxes at some offsets from `base` while the program's
+    /// kernels leave no room, where the device may have none.
+    fn takeover(&self, base: u64, (sends, receives): (&[Link], &[Link])) -> Option<Takeover> {
+        let aside = self.aggregates().borrow_mut().aside(self.device())?;
+        let sent = |link: &Link| {
+            let [tail, sent] = [offset_of!(abi::AggregateRing, tail), offset_of!(abi::AggregateRing, sent)];
+            [tail, sent].map(|field| base + link.ring + field as u64)
+        };
+        let applied = |link: &Link| {
+            let [arrived, applied] =
+                [offset_of!(abi::AggregateInbox, arrived), offset_of!(abi::AggregateInbox, applied)];
+            [arrived, applied].map(|field| base + link.inbox + field as u64)
+        };
+        let positions = sends.iter().map(sent).chain(receives.iter().map(applied)).collect();
+        Some(Takeover { aside, positions })
     }
 }
 

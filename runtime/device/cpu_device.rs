@@ -17,7 +17,7 @@ use super::cpu_accelerator::CpuAccelerator;
 use super::cuda::CudaGpu;
 use super::error::DeviceError;
 use super::interface::{
-    AddressSpace, Copier, Device, HostMemory, LoadedModule, MappedRegisters, Memory, ProgramMemory, Wait,
+    AddressSpace, Aside, Copier, Device, HostMemory, LoadedModule, MappedRegisters, Memory, ProgramMemory, Wait,
 };
 use super::source::ModuleSource;
 use super::stream::{Stream, StreamKind};
@@ -350,6 +350,10 @@ impl Device for CpuDevice {
 
     fn make_current(&self) -> Result<(), DeviceError> {
         Ok(())
+    }
+
+    fn aside(&self, _source: &ModuleSource) -> Result<Option<Arc<dyn Aside>>, DeviceError> {
+        Ok(None)
     }
 
     fn accelerator(&self) -> Result<Arc<dyn Accelerator>, DeviceError> {

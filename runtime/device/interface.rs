@@ -212,6 +212,9 @@ pub(crate) trait Device: Debug + Send + Sync {
     /// Makes the device the calling thread's current one, where threads have one and this one has
     /// none yet.
     fn make_current(&self) -> Result<(), DeviceError>;
+    /// Loads a module whose kernels take turns with all else on the device, whatever that occupies.
+    /// `None` where kernels need no room: those of each stream run on threads of their own.
+    fn aside(&self, source: &ModuleSource) -> Result<Option<Arc<dyn Aside>>, DeviceError>;
     /// Runs the software HCA's kernel, independently of all other kernels.
     fn accelerator(&self) -> Result<Arc<dyn Accelerator>, DeviceError>;
     /// The GPU, if it is one.
@@ -229,6 +232,20 @@ pub(crate) enum Wait<'a> {
     Launched(&'a [Stream]),
     /// Everything on the device that this process started.
     Everything,
+}
+
+/// A module whose kernels run beside all others, in turns with them.
+pub(crate) trait Aside: Debug + Send + Sync {
+    /// Runs a kernel and waits for it.
+    ///
+    /// # Safety
+    /// As for [`LoadedModule::launch`].
+    unsafe fn run(&self, name: &str, config: LaunchConfig, args: &[&[u8]]) -> Result<(), DeviceError>;
+    /// Copies device memory to host memory, and waits for no kernel.
+    ///
+    /// # Safety
+    /// `from` names mapped device memory of that length.
+    unsafe fn read(&self, from: u64, bytes: &mut [u8]) -> Result<(), DeviceError>;
 }
 
 /// A module that a device holds.

@@ -130,6 +130,7 @@ static_assert(offsetof(AggregateService, segment_bytes) == 272);
 static_assert(offsetof(AggregateService, acknowledgements) == 280);
 static_assert(offsetof(AggregateService, records) == 288);
 static_assert(offsetof(AggregateService, broken) == 296);
+static_assert(offsetof(AggregateService, serving) == 304);
 static_assert(sizeof(ProxyWord) == 16);
 static_assert(alignof(ProxyWord) == 8);
 static_assert(offsetof(ProxyWord, seen) == 0);

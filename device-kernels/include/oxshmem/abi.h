@@ -37,7 +37,8 @@ constexpr uint32_t kMaxDepthLog2 = 14;
 // into unregistered memory).
 constexpr uint32_t kLandingBytes = 64;
 
-// Widths of counters that wrap. The schedule explorer narrows them so that it sees them wrap.
+// Widths of counters that wrap, and the segments of a ring of records. The schedule explorer
+// narrows them so that it sees them wrap.
 #ifndef OXSHMEM_CQE_COUNTER_BITS
 #define OXSHMEM_CQE_COUNTER_BITS 16 // as in the CQE
 #endif
@@ -46,6 +47,9 @@ constexpr uint32_t kLandingBytes = 64;
 #endif
 #ifndef OXSHMEM_GATE_RESERVED_BITS
 #define OXSHMEM_GATE_RESERVED_BITS 42
+#endif
+#ifndef OXSHMEM_AGGREGATE_SEGMENTS
+#define OXSHMEM_AGGREGATE_SEGMENTS 16
 #endif
 constexpr uint32_t kCqeCounterBits = OXSHMEM_CQE_COUNTER_BITS;
 constexpr uint32_t kStampLapBits = OXSHMEM_STAMP_LAP_BITS;
@@ -254,7 +258,9 @@ constexpr uint32_t kContextCardShift = 8;
 // as records in a ring at one of them, the rail peer, whose service sends it to the inbox of a PE
 // of that node, whose service applies it. Positions in a ring count bytes and never wrap; the byte
 // at position p lies at p modulo the ring's size. Ring and inbox of a pair of nodes have one size.
-constexpr uint32_t kAggregateSegments = 16;        // of a ring: each leaves as one write, no record crosses their borders
+// Segments of a ring, a power of two: each leaves as one write, and no record crosses their
+// borders.
+constexpr uint32_t kAggregateSegments = OXSHMEM_AGGREGATE_SEGMENTS;
 constexpr uint32_t kMinAggregateSegmentLog2 = 10;  // 1 KiB
 constexpr uint32_t kMaxAggregateSegmentLog2 = 16;  // 64 KiB
 constexpr uint32_t kAggregateRecordBytes = 16;     // of the shortest record; all are multiples of it
@@ -339,6 +345,7 @@ struct alignas(128) AggregateService {
     uint64_t acknowledgements;  // signals that have left
     uint64_t records;           // applied here
     uint64_t broken;            // not 0: a record that does not parse was found, at this position and 1
+    uint64_t serving;           // not 0: a slice of the service is at work, and another one leaves at once
 };
 
 // A word of the proxy's as device code knows it.

@@ -7,6 +7,7 @@
 
 mod accelerator;
 mod adopted;
+mod aside;
 mod card;
 mod copier;
 mod driver;
@@ -30,6 +31,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use accelerator::CudaAccelerator;
+use aside::CudaAside;
 #[doc(hidden)]
 pub use card::{Backing, CardGpu};
 use copier::CudaCopier;
@@ -57,7 +59,7 @@ use oxshmem_system::words::count32;
 
 use super::error::DeviceError;
 use super::interface::{
-    AddressSpace, Copier, Device, HostMemory, LoadedModule, MappedRegisters, Memory, ProgramMemory, Wait,
+    AddressSpace, Aside, Copier, Device, HostMemory, LoadedModule, MappedRegisters, Memory, ProgramMemory, Wait,
 };
 use super::source::ModuleSource;
 use super::stream::StreamKind;
@@ -441,6 +443,10 @@ impl Device for CudaDevice {
 
     fn make_current(&self) -> Result<(), DeviceError> {
         self.stream.context().adopt().map_err(|error| self.stream.error("cannot make a GPU current", error))
+    }
+
+    fn aside(&self, source: &ModuleSource) -> Result<Option<Arc<dyn Aside>>, DeviceError> {
+        Ok(Some(Arc::new(CudaAside::new(self.gpu(), source, &self.state()?, self.deadline)?)))
     }
 
     fn accelerator(&self) -> Result<Arc<dyn Accelerator>, DeviceError> {

@@ -7,6 +7,10 @@
 // positions arrive in ascending order. The place of a record is used again once the receiver has
 // applied it, which it acknowledges by a signal that follows a fence likewise. Until then the
 // records stay in the ring.
+//
+// The thread is that of a short kernel, a slice. Where slices find no room on the device, slices of
+// another context of the GPU take turns with what occupies it, so two of them may run at a time:
+// one that finds another one at work leaves the service to it.
 #pragma once
 
 #include <oxshmem/aggregate.h>
@@ -211,8 +215,12 @@ OXSHMEM_DEVICE bool is_busy(const abi::AggregateLink &link) {
     return port::load<order::relaxed, reach::system>(&ring.tail) != port::load<order::relaxed, reach::system>(&ring.applied);
 }
 
-// Serves until `polls` rounds in a row have found nothing to do, or for `most_ns`.
+// Serves until `polls` rounds in a row have found nothing to do, or for `most_ns`; not at all while
+// another thread does.
 OXSHMEM_LAZY OXSHMEM_DEVICE void serve(abi::AggregateService &service, uint32_t polls, uint64_t most_ns) {
+    if (port::exchange<order::acquire, reach::device>(&service.serving, uint64_t{1}) != 0) {
+        return;
+    }
     const auto *const sends = as<const abi::AggregateLink>(service.sends);
     const auto *const receives = as<const abi::AggregateLink>(service.receives);
     const uint64_t begun = port::clock_ns();
@@ -237,6 +245,7 @@ OXSHMEM_LAZY OXSHMEM_DEVICE void serve(abi::AggregateService &service, uint32_t 
         busy |= is_busy(sends[i]);
     }
     port::write(&service.busy, static_cast<uint64_t>(busy));
+    port::store<order::release, reach::device>(&service.serving, uint64_t{0});
 }
 
 } // namespace oxshmem::detail::aggregate
