@@ -210,8 +210,10 @@ struct Layout {
         state.my_pe = static_cast<int32_t>(pe);
         state.n_pes = static_cast<int32_t>(n);
         state.network = program.network;
-        state.p2p_first = program.direct != 0 ? 0 : static_cast<int32_t>(pe);
-        state.p2p_count = program.direct != 0 ? static_cast<int32_t>(n) : 1;
+        const uint32_t per_node = program.direct != 0 ? n : program.per_node != 0 ? program.per_node : 1;
+        const uint32_t first = pe / per_node * per_node, rest = n - first;
+        state.p2p_first = static_cast<int32_t>(first);
+        state.p2p_count = static_cast<int32_t>(rest < per_node ? rest : per_node);
         state.p2p_mask = state.p2p_far[0] = (1ull << state.p2p_count) - 1;
         const uint64_t heap = out.base + kHeapsAt + pe * kHeapBytes;
         state.heap_base = heap;
@@ -267,6 +269,9 @@ struct Layout {
         } else if (program.network == static_cast<uint32_t>(abi::Network::ibrc)) {
             state.proxy = constants.take(sizeof(abi::Proxy), 128);
             proxy(state.proxy, pe);
+        }
+        if (program.more != nullptr) {
+            program.more(*this, pe, state);
         }
         abi::State *const kept = static_cast<abi::State *>(out.states) + pe;
         std::memcpy(static_cast<void *>(kept), &state, sizeof(state));

@@ -19,17 +19,27 @@ extern "C" {
 
 constexpr uint32_t kExploreVersion = 3;
 constexpr uint32_t kExplorePes = 4;
+}
+
+namespace explore {
+struct Layout; // module.h
+}
+
+extern "C" {
 
 // A program: what every device thread runs, and in what surroundings.
 struct oxshmem_explore_program {
     const char *name;
     void (*body)();
     void (*initial)(); // fills the heaps; may be null
+    // Lays out what a PE has beside that; may be null.
+    void (*more)(explore::Layout &layout, uint32_t pe, const oxshmem::abi::State &state);
     uint32_t pes, lanes;
     uint32_t blocks[kExplorePes]; // of each PE's grid; a block is a warp of `lanes` lanes
     uint32_t qps_per_pe, depth_log2, landing_log2;
     uint32_t network;                   // abi::Network
     uint32_t direct;                    // not 0: all PEs are load/store reachable
+    uint32_t per_node;                  // otherwise, if not 0: so are so many PEs of each node
     uint32_t host_queues;               // not 0: queues, records and CQEs lie in host memory, and a CPU executes them
     uint32_t without_record;            // not 0: queue pairs have no doorbell record
     uint32_t posted;                    // blocks that were posted and completed before
@@ -113,7 +123,7 @@ namespace explore {
 
 using namespace oxshmem;
 
-constexpr uint64_t kConstantBytes = 16384, kOtherBytes = 65536, kHeapBytes = 131072;
+constexpr uint64_t kConstantBytes = 32768, kOtherBytes = 65536, kHeapBytes = 131072;
 constexpr uint64_t kHeapsAt = kConstantBytes + kOtherBytes;
 constexpr uint64_t kWorkspaceAt = 32768; // of the team, in the heap
 constexpr uint64_t kSharedBytes = kHeapsAt + kExplorePes * kHeapBytes;

@@ -22,11 +22,24 @@ pub struct Mutant {
 }
 
 /// The modules whose programs keep every invariant.
-pub const MODULES: &[&str] =
-    &["posting", "ibrc", "meeting", "packets", "blocks", "grid", "errors", "push", "levels", "cards", "contexts"];
+pub const MODULES: &[&str] = &[
+    "posting",
+    "ibrc",
+    "meeting",
+    "packets",
+    "blocks",
+    "grid",
+    "errors",
+    "push",
+    "levels",
+    "cards",
+    "contexts",
+    "aggregates",
+];
 
-/// A counter of CQEs that is four times as wide as the deepest queue of programs.
-pub const NARROW: &[&str] = &["OXSHMEM_CQE_COUNTER_BITS=4"];
+/// A counter of CQEs that is four times as wide as the deepest queue of programs, and the shortest
+/// rings of aggregating contexts.
+pub const NARROW: &[&str] = &["OXSHMEM_CQE_COUNTER_BITS=4", "OXSHMEM_AGGREGATE_SEGMENTS=2"];
 
 const fn in_module(module: &'static str, name: &'static str, programs: &'static [&'static str]) -> Mutant {
     Mutant { name, patched: true, module, defines: NARROW, programs }
@@ -101,6 +114,16 @@ pub const MUTANTS: &[Mutant] = &[
     in_module("contexts", "fence-keeps-room", &["fenced", "grown"]),
     in_module("contexts", "room-for-one-more", &["own"]),
     in_module("contexts", "batch-grows-what-was-rung", &["grown"]),
+    in_module("aggregates", "record-published-before-payload", &["puts_of_node"]),
+    in_module("aggregates", "gap-not-published", &["signalled"]),
+    in_module("aggregates", "segment-reused-in-part", &["puts_of_node"]),
+    in_module("aggregates", "arrival-read-relaxed", &["ascending_early", "adds_early"]),
+    in_module("aggregates", "records-applied-twice", &["adds"]),
+    in_module("aggregates", "two-slices-serve", &["two_slices"]),
+    in_module("aggregates", "acknowledged-before-applied", &["puts_1"]),
+    in_module("aggregates", "acknowledged-without-order", &["to_both"]),
+    in_module("aggregates", "quiet-awaits-sending", &["puts_1"]),
+    in_module("aggregates", "quiet-awaits-all-but-one", &["puts_1"]),
 ];
 
 impl Mutant {
