@@ -145,6 +145,47 @@ void two_slices() {
     expect(sends || port::read(&service().records) == 4, "more records are applied than were appended");
 }
 
+// Additions whose waits for room, or for their completion, may reach a deadline. The last thread
+// then takes the error, as the host does, and goes on as the next launch: a call that has failed
+// has left the ring as it was, so the records of all others and the next ones are applied.
+void adds_late() {
+    uint64_t *const over = heap<uint64_t>(0x518);
+    const aggregate::Context context = aggregating();
+    if (block() == 0) {
+        serve_until([over] { return port::load<order::acquire, reach::system>(over) == 1; });
+        return;
+    }
+    for (uint32_t i = 0; i < 3; ++i) {
+        oxshmem::atomic_add(context, heap<uint64_t>(0x600), 1ull << (poster() * 8), receiver());
+    }
+    oxshmem::quiet(context);
+    port::fence<order::acq_rel, reach::system>();
+    if (port::fetch_add<order::acq_rel, reach::device>(heap<uint32_t>(0x7f8), 1u) + 2 != port::grid_blocks()) {
+        return;
+    }
+    abi::Control &control = detail::control();
+    const bool was_late = port::load<order::relaxed, reach::device>(&control.claimed) != 0;
+    expect(!was_late || port::load<order::relaxed, reach::device>(&control.error.code) ==
+                            static_cast<uint32_t>(abi::ErrorCode::aggregate_stalled),
+           "another error than that of records which wait is reported");
+    port::store<order::relaxed, reach::system>(&control.claimed, 0u);
+    port::store<order::relaxed, reach::system>(&control.abort, 0u);
+    port::fence<order::acq_rel, reach::system>();
+    oxshmem::atomic_add(context, heap<uint64_t>(0x600), 1ull << 48, receiver());
+    oxshmem::quiet(context);
+    if (port::load<order::relaxed, reach::device>(&control.claimed) == 0) {
+        const uint64_t done = word_at(receiver(), 0x600);
+        expect(done >> 48 == 1, "quiet returned before the addition of the next launch was done");
+        for (uint64_t poster = 0; poster + 1 < port::grid_blocks(); ++poster) {
+            const uint64_t times = done >> (poster * 8) & 0xff;
+            expect(times <= 3 && (was_late || times == 3), "an addition was done twice, or is lost");
+        }
+    }
+    for (int pe = 0; pe < port::state().n_pes; ++pe) {
+        port::store<order::release, reach::system>(detail::translate(over, pe), uint64_t{1});
+    }
+}
+
 // One thread puts ascending numbers to a word of the other node, which is seen to ascend, and
 // flushes in between.
 void ascending() {
@@ -309,6 +350,9 @@ constexpr oxshmem_explore_program kPrograms[] = {
     between<5, 0>(2, 4, 1, 0, posting("to_both", to_both<2>, 1, 3, kSteps)),
     between<5, kNever>(2, 4, 1, 0, posting("to_both_when_full", to_both<2>, 1, 3, kSteps)),
     between<5, 0>(1, 2, 1, 1, posting("both_ways", both_ways, 1, 3, kSteps)),
+    // Full rings, whose deadlines pass.
+    late(1, between<4, 0>(1, 2, 2, 0, posting("adds_late", adds_late, 1, 3, kSteps))),
+    late(2, between<4, kNever>(1, 2, 1, 0, posting("adds_late_alone", adds_late, 1, 3, kSteps))),
     // By the CPU proxy.
     by_proxy(between<4, 0>(1, 2, 1, 0, posting("puts_ibrc", puts<1>, 1, 3, kSteps))),
     by_proxy(between<5, 0>(2, 3, 1, 0, posting("adds_ibrc", adds<2>, 1, 3, kSteps))),

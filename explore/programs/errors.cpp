@@ -117,10 +117,6 @@ constexpr oxshmem_explore_program failing(oxshmem_explore_program program) {
     program.fails = 1;
     return program;
 }
-constexpr oxshmem_explore_program late(uint32_t deadlines, oxshmem_explore_program program) {
-    program.deadlines = deadlines;
-    return program;
-}
 
 constexpr oxshmem_explore_program kPrograms[] = {
     small(failing(posting("put_fails", one_put, 1, 1, 20000))),

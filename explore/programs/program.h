@@ -327,6 +327,11 @@ constexpr oxshmem_explore_program in_rounds(oxshmem_explore_program program) {
     program.rounds = 1;
     return program;
 }
+// At most this number of deadlines pass.
+constexpr oxshmem_explore_program late(uint32_t deadlines, oxshmem_explore_program program) {
+    program.deadlines = deadlines;
+    return program;
+}
 constexpr oxshmem_explore_program by_proxy(oxshmem_explore_program program) {
     program.network = kIbrc;
     return program;

@@ -120,6 +120,7 @@ pub const MUTANTS: &[Mutant] = &[
     in_module("aggregates", "arrival-read-relaxed", &["ascending_early", "adds_early"]),
     in_module("aggregates", "records-applied-twice", &["adds"]),
     in_module("aggregates", "two-slices-serve", &["two_slices"]),
+    in_module("aggregates", "room-awaited-after-reserving", &["adds_late", "adds_late_alone"]),
     in_module("aggregates", "acknowledged-before-applied", &["puts_1"]),
     in_module("aggregates", "acknowledged-without-order", &["to_both"]),
     in_module("aggregates", "quiet-awaits-sending", &["puts_1"]),
