@@ -70,6 +70,7 @@ fn find_mutants(is_wanted: impl Fn(&str) -> bool) {
 
 const IN_POSTING: &[&str] = &["posting"];
 const IN_ERRORS: &[&str] = &["errors", "cards"];
+const IN_CONTEXTS: &[&str] = &["contexts", "aggregates"];
 
 #[test]
 fn mutants_of_posting_are_found() {
@@ -82,8 +83,13 @@ fn mutants_of_errors_and_cards_are_found() {
 }
 
 #[test]
+fn mutants_of_contexts_are_found() {
+    find_mutants(|module| IN_CONTEXTS.contains(&module));
+}
+
+#[test]
 fn mutants_of_collectives_and_the_proxy_are_found() {
-    find_mutants(|module| !IN_POSTING.contains(&module) && !IN_ERRORS.contains(&module));
+    find_mutants(|module| ![IN_POSTING, IN_ERRORS, IN_CONTEXTS].concat().contains(&module));
 }
 
 /// A plain access of shared memory is reported with its place.
