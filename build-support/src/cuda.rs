@@ -66,13 +66,13 @@ pub(crate) enum Effort {
 }
 
 impl Effort {
-    /// Returns what the build that `cargo` describes makes: `Check` where no GPU could run a dev
-    /// build's code.
-    pub fn of(cargo: &Cargo, env: Env<'_>) -> Self {
+    /// Returns what the build that `cargo` describes makes of a module: `Check` where no GPU could
+    /// run a dev build's code, and no report of registers is made from it.
+    pub fn of(cargo: &Cargo, unit: &Unit, env: Env<'_>) -> Self {
         let required = env("OXSHMEM_CUDA").is_some_and(|value| value == "1");
         match cargo.release {
             true => Self::Release,
-            false if required || cargo.has_gpu => Self::Dev,
+            false if required || cargo.has_gpu || unit.reports_usage => Self::Dev,
             false => Self::Check,
         }
     }
@@ -231,8 +231,6 @@ impl Images {
         let source = dir.join(format!("{}.cuda.cu", unit.name));
         step::write_if_changed(&source, generate::translation_unit(unit).as_bytes())?;
         let inputs = unit.inputs()?;
-        // What a report of registers is made from is what users run.
-        let effort = if unit.reports_usage && effort == Effort::Check { Effort::Dev } else { effort };
         let release = effort == Effort::Release;
         let assembles = release || (effort == Effort::Dev && (unit.reports_usage || !unit.large));
         let fast = effort == Effort::Check && nvcc.release >= FAST_COMPILE;

@@ -26,8 +26,8 @@
 //! of the time. Where the machine has no NVIDIA GPU either, they leave out the cubin and have nvcc
 //! compile as fast as it can (`--Ofast-compile=max`, from CUDA 13.0 on): what is built there is
 //! seldom run on a GPU, and runs slower if it is. `OXSHMEM_CUDA=1` builds as on a machine with a
-//! GPU, and [`Module::reports_usage`] does so for one module. [`Module::large`] leaves
-//! out one module's cubin in any build but a release build.
+//! GPU, and [`Module::reports_usage`] does so for one module. [`Module::large`] leaves out
+//! one module's cubin in any build but a release build.
 //!
 //! A build script with several modules compiles them side by side by calling [`Module::compile`]
 //! from several threads: together they run as many compilers at a time as cargo allows.
@@ -374,7 +374,7 @@ impl Module {
         let cpu = cpu::Object::prepare(&unit, &work.dir, &toolchain)?;
         let cuda = match &nvcc {
             cuda::Found::Compiler(nvcc) => {
-                let effort = cuda::Effort::of(cargo, env);
+                let effort = cuda::Effort::of(cargo, &unit, env);
                 Some(cuda::Images::prepare(&unit, &work.dir, nvcc, &cuda::salt(nvcc, env), effort)?)
             }
             cuda::Found::SwitchedOff | cuda::Found::Nothing => None,
