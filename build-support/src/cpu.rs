@@ -54,7 +54,7 @@ impl Toolchain {
             .target(&cargo.target)
             .host(&cargo.host)
             .out_dir(&cargo.out_dir)
-            .opt_level(2)
+            .opt_level_str(optimisation(cargo))
             .debug(false)
             .warnings(true)
             .extra_warnings(true);
@@ -79,6 +79,12 @@ impl Toolchain {
     pub fn identity(&self) -> impl Hash + use<'_> {
         (&self.compiler, &self.version, &self.archiver)
     }
+}
+
+/// Returns how hard the compiler tries, as `-O` is told: in a dev build just so much that a
+/// debugger shows code as it was written.
+fn optimisation(cargo: &Cargo) -> &'static str {
+    if cargo.release { "2" } else { "g" }
 }
 
 /// Returns the objcopy of the archiver's binutils: `aarch64-linux-gnu-objcopy` beside
@@ -167,5 +173,24 @@ impl Object {
     /// Returns what the compiler remarked.
     pub fn warnings(&self) -> Result<Vec<String>, Error> {
         Ok(self.compile.log()?.lines().map(str::to_owned).collect())
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::tests::{TempDir, cargo_for};
+
+    #[test]
+    fn release_builds_are_optimised_and_dev_builds_debuggable() {
+        let dir = TempDir::new();
+        let compiled = |release: bool| {
+            let cargo = Cargo { release, ..cargo_for(dir.path(), "crate") };
+            let toolchain = Toolchain::find(&cargo).unwrap();
+            toolchain.compiler.into_iter().find(|word| word.starts_with("-O"))
+        };
+        assert_eq!(compiled(true).as_deref(), Some("-O2"));
+        assert_eq!(compiled(false).as_deref(), Some("-Og"));
     }
 }

@@ -124,6 +124,11 @@ OXSHMEM_KERNEL(shuffles, uint32_t *out) {
     mine[5] = static_cast<uint32_t>(three.c * 2) + static_cast<uint32_t>(three.a) + three.b;
 }
 
+// Returns a mask to callers at different places: it must not become one place where they meet.
+OXSHMEM_INLINE uint32_t together() {
+    return active_mask();
+}
+
 // The masks seen at the top, after a stretch that takes lanes different time, and in two branches
 // at the end: 3 words a thread.
 OXSHMEM_KERNEL(divergence, uint32_t *out) {
@@ -135,11 +140,11 @@ OXSHMEM_KERNEL(divergence, uint32_t *out) {
     }
     mine[1] = active_mask() - delay + delay;
     if (lane_id() % 3 == 0) {
-        mine[2] = active_mask();
+        mine[2] = together();
         // The group works together while the others are elsewhere.
         mine[2] ^= ballot(mine[2], lane_id() < 16);
     } else {
-        mine[2] = active_mask();
+        mine[2] = together();
     }
 }
 

@@ -527,6 +527,7 @@ inline void sync_warps(uint32_t barrier, uint32_t threads) {
 [[maybe_unused]] static const oxshmem_cpu_kernel *oxshmem_cpu_kernel_list = nullptr;
 
 #define OXSHMEM_DEVICE inline
+#define OXSHMEM_INLINE __attribute__((always_inline)) inline
 #define OXSHMEM_OUTLINE inline
 #define OXSHMEM_LINKED_OUTLINE inline
 #define OXSHMEM_UNROLL _Pragma("GCC unroll 8")

@@ -17,6 +17,7 @@
 #endif
 
 #define OXSHMEM_DEVICE __device__ __forceinline__
+#define OXSHMEM_INLINE OXSHMEM_DEVICE
 #define OXSHMEM_UNROLL _Pragma("unroll")
 #define OXSHMEM_NO_UNROLL _Pragma("unroll 1")
 // Relocatable functions have at most as many registers as a kernel may have whose blocks are to

@@ -433,6 +433,7 @@ inline bool sync_block_any(bool predicate) {
 // ---------------------------------------------------------------------------------------------------------------------------
 
 #define OXSHMEM_DEVICE inline
+#define OXSHMEM_INLINE __attribute__((always_inline)) inline
 #define OXSHMEM_OUTLINE inline
 #define OXSHMEM_LINKED_OUTLINE inline
 #define OXSHMEM_UNROLL

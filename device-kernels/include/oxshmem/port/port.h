@@ -67,7 +67,9 @@
 // exited must make the same call with the same mask. On a GPU it is kWholeWarp or the caller alone.
 //   active_mask()                    the lanes that are converged with the caller, itself included. A hint about grouping: two
 //                                    lanes may be told different groups, but each is told the group that all of its members are
-//                                    told.
+//                                    told. On `cpu` a group meets at one place of the compiled program. Lanes that call one
+//                                    function from different places meet in it, and part when it returns, so a function that
+//                                    returns the mask to its callers is OXSHMEM_INLINE.
 //   converged(uint64_t key)          some of them, with an equal key, that work together; on a GPU the whole warp or the caller
 //                                    alone
 //   ballot(mask, predicate)          bit i: lane i's predicate
@@ -86,6 +88,8 @@
 //
 // Declarations
 //   OXSHMEM_DEVICE                              before a device function that is defined in a header
+//   OXSHMEM_INLINE                              likewise, for one that returns a mask of active_mask or converged: it is copied
+//                                               into its callers however little the compiler optimises
 //   OXSHMEM_NOINLINE                            likewise, for one that is called rarely
 //   OXSHMEM_OUTLINE                             likewise, for one that is long: on a GPU it is not copied into its callers
 //   OXSHMEM_LINKED_OUTLINE                      as OXSHMEM_OUTLINE in relocatable code, where a function has registers of its

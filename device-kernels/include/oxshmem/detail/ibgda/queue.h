@@ -29,10 +29,10 @@ OXSHMEM_DEVICE uint32_t index_of(const Qp &qp) {
 }
 
 // The lanes that are here together, use `qp` and need the same number of blocks.
-OXSHMEM_DEVICE Group converge(uint32_t, const Qp &qp, uint32_t blocks) {
+OXSHMEM_INLINE Group converge(uint32_t, const Qp &qp, uint32_t blocks) {
     return make_group(port::converged(static_cast<uint64_t>(blocks) << 32 | index_of(qp)));
 }
-OXSHMEM_DEVICE Group converge(ContextQp queue, const Qp &qp, uint32_t blocks) {
+OXSHMEM_INLINE Group converge(ContextQp queue, const Qp &qp, uint32_t blocks) {
     if ((queue.how & abi::kContextAlone) != 0) {
         return make_group(1u << port::lane_id());
     }
