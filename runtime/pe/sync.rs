@@ -92,7 +92,7 @@ impl Pe {
         if let (Some(network), Ok(())) = (&self.network, &ended)
             && !self.device.runs_elsewhere()
         {
-            network.forget_idle()?;
+            network.forget_idle(&self.state)?;
         }
         let earlier = self.take_unread(wait);
         let fault = self.take_fault(&report)?;

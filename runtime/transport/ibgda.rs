@@ -368,9 +368,10 @@ impl Ibgda {
     }
 
     /// Forgets which queue pairs were used, if all of a set are idle. Nothing may be posting
-    /// meanwhile.
-    pub(crate) fn forget_idle(&self) -> Result<(), DeviceError> {
-        let flushed = self.striping.targets() > 1;
+    /// meanwhile. `state` is what [`describe`](Self::describe) filled in.
+    pub(crate) fn forget_idle(&self, state: &abi::State) -> Result<(), DeviceError> {
+        // What a later quiet or fence has to read after is not idle, although it is complete.
+        let flushed = state.flush_on_quiet != 0 || state.cards > 1;
         self.queues.forget_idle(flushed)?;
         self.contexts
             .borrow()

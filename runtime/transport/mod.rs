@@ -345,10 +345,10 @@ impl Network {
     }
 
     /// Forgets which queue pairs were used, if all of them are idle. Nothing may be posting
-    /// meanwhile.
-    pub(crate) fn forget_idle(&self) -> std::result::Result<(), DeviceError> {
+    /// meanwhile. `state` is what [`describe`](Self::describe) filled in.
+    pub(crate) fn forget_idle(&self, state: &abi::State) -> std::result::Result<(), DeviceError> {
         match self {
-            Self::Ibgda(ibgda) => ibgda.forget_idle(),
+            Self::Ibgda(ibgda) => ibgda.forget_idle(state),
             Self::Ibrc(_) => Ok(()),
         }
     }
