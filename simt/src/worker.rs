@@ -20,10 +20,13 @@ use super::stack::{Canary, Guards, StackPool};
 const WARP_ROUNDS: u32 = 64;
 const BLOCK_ROUNDS: u32 = 64;
 
-/// A worker that waits for others gives its core away at once, and sleeps after so long.
-const SLEEP_AFTER: Duration = Duration::from_millis(2);
+/// A worker that waits for others gives its core away at once, and sleeps after so long: yielding
+/// takes a whole core where no other thread wants it, and work from others where one does.
+const SLEEP_AFTER: Duration = Duration::from_micros(100);
+/// What part of the wait so far one sleep takes: sleeping makes a wait longer by an eighth at most,
+/// and by the 50 us that Linux adds.
+const SLEEPS_IN_WAIT: u32 = 8;
 const LONGEST_SLEEP: Duration = Duration::from_micros(100);
-const SHORTEST_SLEEP: Duration = Duration::from_micros(5);
 
 /// Among the sweeps in which some threads paused and others worked, one in this many gives the core
 /// away.
@@ -389,7 +392,7 @@ impl Idle {
         if self.quiet.is_multiple_of(8) {
             let waited = since.elapsed();
             if waited > SLEEP_AFTER {
-                std::thread::sleep((waited / 64).clamp(SHORTEST_SLEEP, LONGEST_SLEEP));
+                std::thread::sleep((waited / SLEEPS_IN_WAIT).min(LONGEST_SLEEP));
                 // Sleeps from now on at every sweep.
                 self.quiet = 7;
                 return;

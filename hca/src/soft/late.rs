@@ -10,8 +10,14 @@ use super::state::{Engine, Late};
 use oxshmem_system::mixing::scramble;
 use std::time::{Duration, Instant};
 
-/// The longest time that a write takes to become visible.
+/// The longest time that a write takes to become visible. Where writes stay in order, each order of
+/// magnitude below it, down to 2 us, is as likely as the others: races of every length are tried,
+/// and a program that waits for one write after the other is not slowed down by the longest ones
+/// each time. Where they do not, all times up to it are equally likely: two writes have to change
+/// places by more than it takes a reader to look twice.
 const LONGEST: Duration = Duration::from_millis(2);
+/// The shortest time, as a part of the longest.
+const SHORTEST_PART: f64 = 1e-3;
 /// The longest payload that is held back.
 const MOST_BYTES: usize = 1 << 20;
 
@@ -29,7 +35,8 @@ impl Engine {
         let mut payload = vec![0; len];
         // SAFETY: the caller's promise.
         unsafe { memory::copy(payload.as_mut_ptr(), src, len) };
-        let wait = LONGEST.mul_f64((scramble(self.counters.wqes) % 1024) as f64 / 1024.0);
+        let part = (scramble(self.counters.wqes) % 1024) as f64 / 1024.0;
+        let wait = LONGEST.mul_f64(if self.unordered_visibility { part } else { SHORTEST_PART.powf(part) });
         let until = self.now() + wait;
         self.late.push_back(Late { until, dst, payload });
         true

@@ -30,7 +30,7 @@ pub struct SoftOptions {
     /// anywhere where kernels reach them, and registering memory that peers may use waits until the
     /// connected peers have mapped it.
     pub card_doorbells: bool,
-    /// Writes are acknowledged before they are visible, up to 2 ms, in the order of all of the
+    /// Writes are acknowledged before they are visible, by 2 us to 2 ms, in the order of all of the
     /// HCA's QPs; its reads and atomics find them. Only the engine of the CPU does so.
     pub late_visibility: bool,
     /// As on a platform that does not order the writes of a card: what is acknowledged becomes

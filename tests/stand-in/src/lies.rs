@@ -27,7 +27,7 @@
 //! | `device:foreign=1` | libmlx5 does not drive the device |
 //! | `device:atomics=K` | the device's atomics are of that kind (`ibv_atomic_cap`); without it they are atomic with each other only (1), as of all cards |
 //! | `device:count=N` | there are N cards |
-//! | `device:late=N` | whether cards acknowledge writes up to 2 ms before these are visible (1) or not (0); without it they do |
+//! | `device:late=N` | whether cards acknowledge writes 2 us to 2 ms before these are visible (1) or not (0); without it they do |
 //! | `device:old-kernel=1` | the kernel hides what the firmware refuses, as those before 5.18: `EIO`, and nothing in the output |
 //! | `device:command-us=N` | a call that gives a card a command takes N microseconds more |
 //! | `device:unordered=1` | what cards write becomes visible in any order, unless they read in between, as where a GPU's platform orders nothing |
