@@ -368,7 +368,8 @@ variables! {
     /// what was written, and wait for it: a round trip more. A card may acknowledge a write before
     /// it is visible in the peer's memory; a PE that learns of it through another card, or by load
     /// and store from a PE of its node, could miss it. `auto` reads where that can be: with `mlx5`
-    /// and `verbs`, if PEs drive several cards or some PEs reach each other by load and store.
+    /// and `verbs`, if PEs drive several cards, push (`OXSHMEM_RAILS`), or reach each other by load
+    /// and store.
     "OXSHMEM_IB_FLUSH" copy ib_flush: Flush = Flush::Auto, Limits::None;
     /// UDP source ports of RoCE v2, given to QPs in turn so that equal-cost paths share the load
     /// (PRM `ads.udp_sport`); empty: derived from the two QP numbers.

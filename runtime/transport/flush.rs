@@ -11,6 +11,8 @@ use crate::config::Flush;
 pub(super) struct Known {
     /// Cards of each PE.
     pub cards: u32,
+    /// Whether PEs send by the cards of several rails.
+    pub pushes: bool,
     /// Whether a completion says that all PEs can see what was written.
     pub visible_completions: bool,
     /// Whether some PEs reach each other by load and store.
@@ -22,7 +24,7 @@ pub(super) fn on_quiet(choice: Flush, known: Known) -> bool {
     match choice {
         Flush::Always => true,
         Flush::Never => false,
-        Flush::Auto => !known.visible_completions && (known.cards > 1 || known.shares_memory),
+        Flush::Auto => !known.visible_completions && (known.cards > 1 || known.pushes || known.shares_memory),
     }
 }
 
@@ -32,14 +34,15 @@ mod tests {
 
     #[test]
     fn quiet_reads_where_a_pe_may_learn_of_a_write_in_another_way_than_through_its_card() {
-        for (cards, visible_completions, shares_memory, reads) in [
-            (1, false, false, false),
-            (1, false, true, true),
-            (2, false, false, true),
-            (2, true, true, false),
-            (1, true, true, false),
+        for (cards, pushes, visible_completions, shares_memory, reads) in [
+            (1, false, false, false, false),
+            (1, false, false, true, true),
+            (2, false, false, false, true),
+            (1, true, false, false, true),
+            (2, true, true, true, false),
+            (1, false, true, true, false),
         ] {
-            let known = Known { cards, visible_completions, shares_memory };
+            let known = Known { cards, pushes, visible_completions, shares_memory };
             assert_eq!(on_quiet(Flush::Auto, known), reads, "{known:?}");
             assert!(on_quiet(Flush::Always, known) && !on_quiet(Flush::Never, known));
         }

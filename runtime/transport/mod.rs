@@ -125,6 +125,7 @@ impl Network {
         let providers = self.providers();
         let known = flush::Known {
             cards: state.cards,
+            pushes: self.rails().is_pushing(),
             // Nothing is known of cards that are driven by the kernel's verbs.
             visible_completions: !providers.is_empty()
                 && providers.iter().all(|provider| provider.info().visible_completions),

@@ -45,6 +45,10 @@ OXSHMEM_DEVICE void rounds(uint32_t *flags, uint32_t *own, uint32_t first, uint3
 
 } // namespace
 
+OXSHMEM_KERNEL(put_word, uint64_t *word, uint64_t value, uint32_t pe) {
+    oxshmem::putmem(oxshmem::thread, word, &value, sizeof(value), static_cast<int>(pe));
+}
+
 // Barrier rounds `first` to `first + count`, the first of them at least 1. `flags`: n_pes words,
 // `own`: one.
 OXSHMEM_KERNEL(barrier_rounds, uint32_t *flags, uint32_t *own, uint32_t first, uint32_t count, uint32_t scope, uint32_t sync,

@@ -334,6 +334,14 @@ fn quiet_reads_through_the_card_where_a_pe_may_learn_of_a_write_in_another_way()
     }
 }
 
+/// The PE before a PE is on the other node for half of them, and learns of the put from others.
+#[test]
+fn what_was_put_before_the_host_waited_is_visible_after_a_barrier() {
+    for network in ["ibgda", "ibrc"] {
+        job("barrier_after_wait", Transport::Auto, 4).nodes(2).env("OXSHMEM_NETWORK", network).passes();
+    }
+}
+
 #[test]
 fn who_does_local_atomics_can_be_chosen() {
     let told = |mode: &str, transport| {

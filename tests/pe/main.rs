@@ -61,6 +61,7 @@ const CASES: &[Case] = &[
     ("beyond", errors::beyond),
     ("bad_local", posting::bad_local),
     ("barriers", barriers::barriers),
+    ("barrier_after_wait", barriers::barrier_after_wait),
     ("buffers", buffers::buffers),
     ("collective_errors", collectives::collective_errors),
     ("collective_timeouts", collectives::collective_timeouts),
