@@ -57,9 +57,10 @@ hardware-check: setup ## What this machine can do: the doctor, five questions to
 bench: setup ## All benchmarks; results in results/
 	@scripts/bench
 
-compare: setup ## Side by side with NVSHMEM on this machine's GPUs; JSON and a plot in results/
+compare: setup ## Side by side with NVSHMEM on this machine's GPUs, collectives with NCCL and torch, too; JSON and plots in results/
 	@mkdir -p results
 	@scripts/compare --json results/compare.jsonl --plot results/compare.svg
+	@scripts/compare --collectives --json results/collectives.jsonl --plot results/collectives.svg
 
 compare-transports: setup ## IBGDA beside IBRC on this machine; JSON and a plot in results/
 	@mkdir -p results

@@ -34,6 +34,20 @@ impl Gpus {
     }
 }
 
+/// Returns the bytes of memory that are free on every GPU, as nvidia-smi says; `None` if it says
+/// nothing.
+pub fn free_memory() -> Option<u64> {
+    let query = ["--query-gpu=memory.free", "--format=csv,noheader,nounits"];
+    let output = Command::new("nvidia-smi").args(query).output().ok().filter(|output| output.status.success())?;
+    least_mebibytes(&String::from_utf8_lossy(&output.stdout))
+}
+
+/// Returns the bytes of the lowest of lines of mebibytes.
+fn least_mebibytes(text: &str) -> Option<u64> {
+    let lines: Vec<u64> = text.lines().map(|line| line.trim().parse().ok()).collect::<Option<_>>()?;
+    lines.into_iter().min().map(|mebibytes| mebibytes << 20)
+}
+
 /// Year, month and day of a number of days since 1970-01-01: by Howard Hinnant's "days from civil"
 /// algorithm, backwards.
 fn date(days: u64) -> String {
@@ -62,6 +76,13 @@ mod tests {
         {
             assert_eq!(date(days), text);
         }
+    }
+
+    #[test]
+    fn the_least_memory_counts() {
+        assert_eq!(least_mebibytes("81000\n 80000\n"), Some(80000 << 20));
+        assert_eq!(least_mebibytes("[N/A]\n"), None);
+        assert_eq!(least_mebibytes(""), None);
     }
 
     #[test]

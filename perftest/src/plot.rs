@@ -170,11 +170,20 @@ pub fn write(path: &Path, svg: Result<String, String>) -> Result<(), Error> {
 /// # Errors
 /// The reason why they cannot be drawn.
 pub fn svg(size: (u32, u32), charts: &[Chart<'_>]) -> Result<String, String> {
+    svg_in_columns(size, charts.len(), charts)
+}
+
+/// Draws charts in rows of `columns`, `size` pixels in all.
+///
+/// # Errors
+/// The reason why they cannot be drawn.
+pub fn svg_in_columns(size: (u32, u32), columns: usize, charts: &[Chart<'_>]) -> Result<String, String> {
+    let columns = columns.max(1);
     let mut text = String::new();
     let drawn = (|| {
         let area = SVGBackend::with_string(&mut text, size).into_drawing_area();
         area.fill(&WHITE)?;
-        for (place, chart) in area.split_evenly((1, charts.len())).iter().zip(charts) {
+        for (place, chart) in area.split_evenly((charts.len().div_ceil(columns), columns)).iter().zip(charts) {
             let Some([(min, max), (low, high)]) = chart.ranges() else { continue };
             let mut frame = ChartBuilder::on(place)
                 .caption(chart.title, ("sans-serif", 20))

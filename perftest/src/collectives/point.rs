@@ -82,7 +82,7 @@ impl Collective {
 
     /// Bytes that a PE gives to a collective of `bytes` bytes, over all that get some, with the
     /// gaps between them.
-    pub(super) fn source_bytes(self, bytes: u64, npes: u64) -> u64 {
+    pub(crate) fn source_bytes(self, bytes: u64, npes: u64) -> u64 {
         match self {
             Self::Alltoall | Self::Reducescatter => bytes * npes,
             Self::Alltoalls => 2 * bytes * npes,
@@ -91,7 +91,7 @@ impl Collective {
     }
 
     /// Bytes of the whole buffer that a collective of `bytes` bytes is about: all parts together.
-    pub(super) fn whole_bytes(self, bytes: u64, npes: u64) -> u64 {
+    pub(crate) fn whole_bytes(self, bytes: u64, npes: u64) -> u64 {
         match self {
             Self::Barrier | Self::Sync => 0,
             Self::Broadcast | Self::Reduce => bytes,
@@ -101,7 +101,7 @@ impl Collective {
 
     /// Bytes that every PE at least sends, of each byte of the whole buffer: the bandwidth of the
     /// links is that of the buffer times this, however many PEs there are.
-    pub(super) fn bus_factor(self, npes: u64) -> f64 {
+    pub(crate) fn bus_factor(self, npes: u64) -> f64 {
         let others = (npes as f64 - 1.0) / npes as f64;
         match self {
             Self::Barrier | Self::Sync => 0.0,
@@ -112,7 +112,7 @@ impl Collective {
     }
 
     /// Bytes of what a PE gets.
-    pub(super) fn result_bytes(self, bytes: u64, npes: u64) -> u64 {
+    pub(crate) fn result_bytes(self, bytes: u64, npes: u64) -> u64 {
         match self {
             Self::Collect | Self::Fcollect | Self::Alltoall => bytes * npes,
             Self::Alltoalls => 2 * bytes * npes,

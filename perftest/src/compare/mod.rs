@@ -5,6 +5,7 @@
 //! installed, runs both in turn, and reports medians and ratios. An earlier build of our program
 //! can take the place of theirs.
 
+pub mod collectives;
 pub mod docs;
 pub mod measure;
 pub mod plot;
@@ -24,6 +25,7 @@ use oxshmem::Config;
 use crate::error::Error;
 use crate::machine::{self, Gpus};
 use crate::output;
+use collectives::sides::Kind;
 use measure::{Answers, Group, Program, Start};
 use report::{Figure, Line, Setting};
 use rows::Row;
@@ -40,8 +42,8 @@ struct Arguments {
     /// four, unless set. With fewer GPUs than PEs, only the rows of the null card are measured.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=64))]
     pes: Option<u32>,
-    /// How often both programs are run, in turn; 3 unless set, and 7, which is the least, with
-    /// --previous and --without-records.
+    /// How often both programs are run, in turn; 3 unless set, 7 with --collectives, and 7, which
+    /// is the least, with --previous and --without-records.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     repetitions: Option<u32>,
     /// Only rows whose name contains this; may be given several times.
@@ -74,15 +76,24 @@ struct Arguments {
     /// The CUDA compiler.
     #[arg(long, value_name = "NVCC")]
     nvcc: Option<PathBuf>,
-    /// The longest that one run of one program may take, in seconds.
+    /// The longest that one run of one program may take, in seconds; with --collectives, one
+    /// command to it.
     #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
     timeout: u64,
+    #[command(flatten)]
+    collectives: collectives::Options,
 }
 
 /// The driver's program.
 pub fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    if let Some((collectives::AS_PE, rest)) = words.split_first().map(|(first, rest)| (first.as_str(), rest)) {
+        return collectives::as_pe(rest);
+    }
     let arguments = Arguments::parse();
-    match compare(&arguments) {
+    let compared =
+        if arguments.collectives.collectives { compare_collectives(&arguments) } else { compare(&arguments) };
+    match compared {
         Ok(status) => status,
         Err(error) => error.report("compare"),
     }
@@ -163,7 +174,7 @@ impl Arguments {
             ))),
             (Some(n), _) => Ok(n),
             (None, true) => Ok(LEAST_OF_ONE_PROGRAM),
-            (None, false) => Ok(3),
+            (None, false) => Ok(if self.collectives.collectives { 7 } else { 3 }),
         }
     }
 
@@ -199,8 +210,22 @@ fn other(arguments: &Arguments, ours: &Program, folder: &Path) -> Result<Result<
     Ok(Ok(Program { side: arguments.other(), path, env: Vec::new(), fresh_file: None, oxrun }))
 }
 
-/// Their program, built in `folder`; or why there is none.
+/// Returns their program, built in `folder`; or why there is none.
 fn theirs(arguments: &Arguments, folder: &Path) -> Result<Result<Program, String>, Error> {
+    // Room for the largest mesh; ours grows as needed.
+    let built = nvshmem(arguments, folder, (programs::ROWS, 4 << 30))?;
+    Ok(built.map(|(path, env)| Program {
+        side: "theirs",
+        path,
+        env,
+        fresh_file: Some("COMPARE_UNIQUE_ID"),
+        oxrun: None,
+    }))
+}
+
+/// Returns the program that is built from `source` against NVSHMEM in `folder`, and the variables
+/// that it needs, with a symmetric heap of `heap` bytes; or why there is none.
+fn nvshmem(arguments: &Arguments, folder: &Path, (source, heap): (&str, u64)) -> Result<Result<Built, String>, Error> {
     let nvshmem = match programs::Nvshmem::find(arguments.nvshmem.as_deref()) {
         Ok(nvshmem) => nvshmem,
         Err(reason) if arguments.nvshmem.is_none() => return Ok(Err(reason)),
@@ -212,18 +237,49 @@ fn theirs(arguments: &Arguments, folder: &Path) -> Result<Result<Program, String
     };
     let lib = nvshmem.lib.display();
     output::line(format_args!("building the NVSHMEM side with {} against {lib}", nvcc.display()))?;
-    let path = programs::build_theirs(&nvcc, &nvshmem, folder).map_err(Error::Usage)?;
+    let path = programs::build_theirs(&nvcc, &nvshmem, folder, source).map_err(Error::Usage)?;
     let env = [
         // Its bootstrap plugin lies beside its library.
         ("LD_LIBRARY_PATH", nvshmem.lib.display().to_string()),
         ("NVSHMEM_REMOTE_TRANSPORT", "none".to_owned()),
         // Not every machine lends out multicast over the switch, and ours uses none.
         ("NVSHMEM_DISABLE_NVLS", "1".to_owned()),
-        // Room for the largest mesh; ours grows as needed.
-        ("NVSHMEM_SYMMETRIC_SIZE", "4G".to_owned()),
+        ("NVSHMEM_SYMMETRIC_SIZE", heap.to_string()),
     ];
-    let env = env.map(|(name, value)| (name.to_owned(), value)).to_vec();
-    Ok(Ok(Program { side: "theirs", path, env, fresh_file: Some("COMPARE_UNIQUE_ID"), oxrun: None }))
+    Ok(Ok((path, env.map(|(name, value)| (name.to_owned(), value)).to_vec())))
+}
+
+/// A program, and the variables that it needs.
+type Built = (PathBuf, Vec<(String, String)>);
+
+/// Compares collectives on streams instead.
+fn compare_collectives(arguments: &Arguments) -> Result<ExitCode, Error> {
+    let scratch = Scratch::new()?;
+    let request = collectives::Request {
+        options: &arguments.collectives,
+        pes: arguments.pes,
+        repetitions: arguments.repetitions()?,
+        only: &arguments.only,
+        list: arguments.list,
+        json: arguments.json.as_deref(),
+        plot: arguments.plot.as_deref(),
+        timeout: Duration::from_secs(arguments.timeout),
+        folder: scratch.0.clone(),
+    };
+    collectives::compare(&request, |most| {
+        let (mut kinds, mut missing) = (Vec::new(), Vec::new());
+        // Two buffers, and as much as the library takes for itself.
+        let heap = 2 * most + (1 << 30);
+        match nvshmem(arguments, &scratch.0, (programs::COLLECTIVES, heap))? {
+            Ok((program, env)) => kinds.push(Kind::Nvshmem { program, env }),
+            Err(reason) => missing.push(reason),
+        }
+        match collectives::sides::without_torch() {
+            None => kinds.push(collectives::sides::torch(&scratch.0).map_err(Error::Usage)?),
+            Some(reason) => missing.push(format!("NCCL and torch's symmetric memory: {reason}")),
+        }
+        Ok((kinds, missing))
+    })
 }
 
 fn compare(arguments: &Arguments) -> Result<ExitCode, Error> {
@@ -375,6 +431,7 @@ mod tests {
         let of = |args: &[&str]| Arguments::try_parse_from([&["compare"], args].concat()).map(|a| a.repetitions());
         assert_eq!(of(&[]).unwrap().unwrap(), 3);
         assert_eq!(of(&["--repetitions", "1"]).unwrap().unwrap(), 1);
+        assert_eq!(of(&["--collectives"]).unwrap().unwrap(), 7);
         assert_eq!(of(&["--previous", "a"]).unwrap().unwrap(), 7);
         assert_eq!(of(&["--previous", "a", "--repetitions", "9"]).unwrap().unwrap(), 9);
         let error = of(&["--previous", "a", "--repetitions", "6"]).unwrap().unwrap_err().to_string();

@@ -7,7 +7,7 @@ use std::process::Command;
 
 /// The sources of the programs. Theirs is built from them on the spot, since NVSHMEM's device
 /// library is linked into it.
-const SOURCES: [(&str, &str); 9] = [
+const SOURCES: [(&str, &str); 10] = [
     ("device_layer.h", include_str!("../../compare/device_layer.h")),
     ("host_calls.h", include_str!("../../compare/host_calls.h")),
     ("host_layer.h", include_str!("../../compare/host_layer.h")),
@@ -16,8 +16,14 @@ const SOURCES: [(&str, &str); 9] = [
     ("jacobi.h", include_str!("../../compare/jacobi.h")),
     ("moe.h", include_str!("../../compare/moe.h")),
     ("stencil.h", include_str!("../../apps/jacobi/stencil.h")),
-    ("main.cu", include_str!("../../compare/main.cu")),
+    (ROWS, include_str!("../../compare/main.cu")),
+    (COLLECTIVES, include_str!("../../compare/collectives.cu")),
 ];
+
+/// The source of the program that runs rows of kernels and calls.
+pub const ROWS: &str = "main.cu";
+/// The source of the program that times collectives on streams.
+pub const COLLECTIVES: &str = "collectives.cu";
 
 /// Our program's name; `scripts/compare` builds it beside the driver.
 pub const OURS: &str = "compare-oxshmem";
@@ -107,12 +113,12 @@ pub fn find_ours(named: Option<&Path>) -> Result<PathBuf, String> {
     if path.is_file() { Ok(path) } else { Err(format!("{} is missing; scripts/compare builds it", path.display())) }
 }
 
-/// Builds their program in `folder`, with the options of ours and what NVSHMEM's device library
-/// needs.
+/// Builds their program from `source` in `folder`, with the options of ours and what NVSHMEM's
+/// device library needs.
 ///
 /// # Errors
 /// The file that could not be written, or what the compiler said.
-pub fn build_theirs(nvcc: &Path, nvshmem: &Nvshmem, folder: &Path) -> Result<PathBuf, String> {
+pub fn build_theirs(nvcc: &Path, nvshmem: &Nvshmem, folder: &Path, source: &str) -> Result<PathBuf, String> {
     let failed = |path: &Path, error: &io::Error| format!("{}: {error}", path.display());
     for (name, text) in SOURCES {
         let path = folder.join(name);
@@ -127,7 +133,7 @@ pub fn build_theirs(nvcc: &Path, nvshmem: &Nvshmem, folder: &Path) -> Result<Pat
     search.push(&nvshmem.lib);
     let output = Command::new(nvcc)
         .args(["-std=c++17", "-O3", "-arch=native", "-rdc=true", "-DCOMPARE_NVSHMEM"])
-        .args([include, folder.join("main.cu").into(), "-o".into(), program.clone().into(), search])
+        .args([include, folder.join(source).into(), "-o".into(), program.clone().into(), search])
         .args(["-lnvshmem_device".into(), "-Xlinker".into(), nvshmem.host_library.clone().into_os_string()])
         .args(["-Xlinker".into(), rpath])
         .output()
