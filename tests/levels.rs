@@ -6,7 +6,7 @@ use oxshmem_tests::{Job, Transport, transcript};
 const PE: &str = env!("CARGO_BIN_EXE_conformance-pe");
 
 /// Has the host carry out in levels all that it can.
-const LEVELS: &str = "broadcast=levels,fcollect=levels,alltoall=levels,reduce=levels,reducescatter=levels";
+const LEVELS: &str = "broadcast=levels,collect=levels,fcollect=levels,alltoall=levels,alltoalls=levels,reduce=levels,reducescatter=levels";
 
 /// A job whose PE i is on the node that the i-th character names.
 fn on_nodes(case: &str, nodes: &str, transport: Transport) -> Job {

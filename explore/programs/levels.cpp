@@ -6,7 +6,7 @@
 
 #include "collectives.h"
 
-#include <oxshmem/detail/levels.h>
+#include <oxshmem/detail/levels_strided.h>
 
 namespace explore {
 
@@ -60,11 +60,44 @@ template <uint32_t kTurns, uint32_t kWords> void gathers() {
         [](uint32_t turn) { check_gathered(turn, target(0), kWords); });
 }
 
+// Each member has a word more than the one before it, and the first one none.
+template <uint32_t kTurns> void collects() {
+    turns<kTurns>(
+        static_cast<uint32_t>(port::state().n_pes),
+        [](uint32_t) {
+            return detail::collect_by_levels(abi::kTeamWorld, target(0), source(0), 8 * static_cast<uint64_t>(me()));
+        },
+        [](uint32_t turn) {
+            uint32_t at = 0;
+            for (int pe = 0; pe < port::state().n_pes; ++pe) {
+                for (uint32_t i = 0; i < static_cast<uint32_t>(pe); ++i, ++at) {
+                    expect(word_at(target(0), at) == word(turn, pe, i), "collect stored another word");
+                }
+            }
+        });
+}
+
 template <uint32_t kTurns, uint32_t kWords> void exchanges() {
     turns<kTurns>(
         static_cast<uint32_t>(port::state().n_pes) * kWords,
         [](uint32_t) { return detail::alltoall_by_levels(abi::kTeamWorld, target(0), source(0), 8 * kWords); },
         [](uint32_t turn) { check_alltoall(turn, target(0), kWords); });
+}
+
+// From every other word, to where they follow each other.
+template <uint32_t kTurns, uint32_t kWords> void strided_exchanges() {
+    turns<kTurns>(
+        2 * static_cast<uint32_t>(port::state().n_pes) * kWords,
+        [](uint32_t) { return detail::alltoalls_by_levels(abi::kTeamWorld, target(0), source(0), 1, 2, kWords, 8); },
+        [](uint32_t turn) {
+            for (int pe = 0; pe < port::state().n_pes; ++pe) {
+                for (uint32_t i = 0; i < kWords; ++i) {
+                    expect(word_at(target(0), static_cast<uint32_t>(pe) * kWords + i) ==
+                               word(turn, pe, 2 * (static_cast<uint32_t>(me()) * kWords + i)),
+                           "alltoalls stored what no member has sent");
+                }
+            }
+        });
 }
 
 template <uint32_t kTurns, uint32_t kWords> void broadcasts() {
@@ -96,7 +129,9 @@ constexpr oxshmem_explore_program kPrograms[] = {
     levels("reducescatter", scatters<2, 8>, 2, 2),
     levels("reducescatter_3", scatters<2, 6>, 3, 0xfffffffe),
     levels("fcollect", gathers<2, 5>, 3, 2),
+    levels("collect", collects<2>, 3, 0xfffffffe),
     levels("alltoall", exchanges<2, 2>, 3, 4),
+    levels("alltoalls", strided_exchanges<2, 6>, 2, 4),
     levels("broadcast_ring", broadcasts<2, 9>, 3, 2),
     levels("broadcast_tree", broadcasts<2, 2>, 3, 4),
     by_proxy(levels("reduce_ibrc", reduces<2, 8>, 2, 2)),

@@ -310,8 +310,8 @@ variables! {
     "OXSHMEM_MAX_TEAMS" copy max_teams: u32 = 32, Limits::Range(4, 256);
     /// Which algorithms collectives use instead of the library's choice. Each of `broadcast`,
     /// `collect`, `fcollect`, `alltoall`, `alltoalls`, `reduce` and `reducescatter` may have up to
-    /// three of `packets`, `push`, `tree` (broadcast and reduce), `oneshot` (reduce) and `levels`
-    /// (all but collect and alltoalls), each with the size up to which it is used; see `teams.md`.
+    /// three of `packets`, `push`, `tree` (broadcast and reduce), `oneshot` (reduce) and `levels`,
+    /// each with the size up to which it is used; see `teams.md`.
     "OXSHMEM_COLLECTIVES" borrow collectives: Collectives = Collectives::default(), Limits::None;
     /// A file with the algorithms that collectives use by number of nodes and PEs, which
     /// `oxshmem-tune` measures and writes, instead of the library's choice. All PEs must have files

@@ -416,8 +416,10 @@ pub trait Operations: sealed::Issuer {
             let (src, n) = (src.to_view(), src.to_view().len());
             let bytes = bytes_of::<T>(n);
             checked(
-                // Members contribute different lengths, so they could not agree on blocks.
-                Size { divisible: None, total: bytes.saturating_mul(team.n_pes() as u64) },
+                Size {
+                    divisible: Some((Collective::Collect, bytes)),
+                    total: bytes.saturating_mul(team.n_pes() as u64),
+                },
                 sides(own, (&dst.to_view(), n), (&src, n)),
                 |(dst, src)| (Call::Collect as u32, handle, dst, src, refusable(bytes, dst), 0, 0, 0, 0),
             )

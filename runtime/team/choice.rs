@@ -39,10 +39,10 @@ const KIB: u64 = 1 << 10;
 const TABLE: [(Collective, &[Step], &[Step]); COLLECTIVES] = [
     //                           near                              far
     (Collective::Broadcast, &[(8 * KIB, Packets), (ANY, Push)], &[(64 * KIB, Tree), (ANY, Levels)]),
-    (Collective::Collect, &[(4 * KIB, Packets), (ANY, Push)], &[(ANY, Push)]),
+    (Collective::Collect, &[(4 * KIB, Packets), (ANY, Push)], &[(ANY, Levels)]),
     (Collective::Fcollect, &[(8 * KIB, Packets), (ANY, Push)], &[(ANY, Levels)]),
     (Collective::Alltoall, &[(8 * KIB, Packets), (ANY, Push)], &[(64 * KIB, Push), (ANY, Levels)]),
-    (Collective::Alltoalls, &[(32, Packets), (ANY, Push)], &[(ANY, Push)]),
+    (Collective::Alltoalls, &[(32, Packets), (ANY, Push)], &[(ANY, Levels)]),
     (Collective::Reduce, &[(8 * KIB, Packets), (ANY, Push)], &[(8 * KIB, Tree), (ANY, Levels)]),
     (Collective::Reducescatter, &[(8 * KIB, Packets), (ANY, Push)], &[(ANY, Levels)]),
 ];
@@ -56,10 +56,9 @@ fn packet_limit(n_pes: usize) -> u64 {
 /// Whether device code has the algorithm for the collective.
 fn exists(collective: Collective, algorithm: Algorithm) -> bool {
     match algorithm {
-        Packets | Push => true,
+        Packets | Push | Levels => true,
         Tree => matches!(collective, Collective::Broadcast | Collective::Reduce),
         OneShot => collective == Collective::Reduce,
-        Levels => !matches!(collective, Collective::Collect | Collective::Alltoalls),
     }
 }
 
@@ -80,16 +79,25 @@ impl Shape {
         Self { near: nodes == 1 && n_pes <= abi::ONE_ROUND_PES, n_pes, nodes, blocks }
     }
 
-    /// Returns whether the host can carry out a collective in levels: between several nodes, and
-    /// sums of all of them have room in each block's workspace.
+    /// Returns whether the host can carry out a collective in levels: between several nodes, where
+    /// what passes through a block's workspace has room there.
     fn has_levels(self, collective: Collective) -> bool {
-        /// The least bytes of a message that a workspace has to have room for.
+        /// The least bytes of a message of sums, and of one of strided elements, that a workspace
+        /// has to have room for.
         const LEAST: u64 = 128;
-        let sums = matches!(collective, Collective::Reduce | Collective::Reducescatter);
-        // Two pieces are on their way, each with what has come and what goes out.
-        let places = 4 * (self.nodes as u64).saturating_sub(1);
+        const LEAST_STRIDED: u64 = 64;
         let room = abi::levels_room(self.n_pes as u64, self.blocks.into());
-        self.nodes > 1 && (!sums || room / places >= LEAST)
+        let members = self.n_pes as u64;
+        // Two pieces are on their way, each with what has come and what goes out.
+        let has_places = |senders: u64, least: u64| room >= 4 * senders * least;
+        let has_room = match collective {
+            Collective::Reduce | Collective::Reducescatter => has_places((self.nodes as u64).saturating_sub(1), LEAST),
+            Collective::Alltoalls => has_places(members, LEAST_STRIDED),
+            // A length and a beginning of each member, and their sum.
+            Collective::Collect => room >= 8 * (2 * members + 1),
+            Collective::Broadcast | Collective::Fcollect | Collective::Alltoall => true,
+        };
+        self.nodes > 1 && has_room
     }
 }
 
@@ -254,6 +262,9 @@ pub(crate) enum Plan {
 const BYTES_PER_BLOCK: u64 = 8 * KIB;
 /// The same of those that share a collective in levels: each has messages of its own.
 const BYTES_PER_LEVELS_BLOCK: u64 = 64 * KIB;
+/// Blocks of a collect in levels, whatever is collected: members contribute different lengths, so
+/// they could not agree on a number that depends on them.
+const COLLECT_BLOCKS: u32 = 4;
 /// Bytes of a member's message to another one that a block sends in packets, if it has room for
 /// them.
 const PACKETS_PER_BLOCK: u64 = 2 * KIB;
@@ -307,6 +318,12 @@ impl Chooser {
     /// Returns how a collective is carried out: the same on all members, whatever their addresses.
     pub(crate) fn plan(&self, size: Size) -> Plan {
         let Some((collective, bytes)) = size.divisible else { return Plan::OneBlock };
+        if collective == Collective::Collect {
+            // What is chosen for the longest data counts, again since lengths differ.
+            let longest = self.rows[collective as usize].last().map(|(_, algorithm)| *algorithm);
+            let blocks = self.shape.blocks.min(COLLECT_BLOCKS);
+            return if longest == Some(Levels) { Plan::Levels(blocks) } else { Plan::OneBlock };
+        }
         let sliced = self.packet_blocks(collective, bytes);
         let has_room = sliced.is_some() || bytes <= packet_limit(self.shape.n_pes);
         let mut steps = self.rows[collective as usize].iter().filter(|(limit, _)| bytes <= *limit);
@@ -332,7 +349,7 @@ impl Chooser {
 
     /// Returns how many blocks send so many bytes in packets, if there are that many.
     fn packet_blocks(&self, collective: Collective, bytes: u64) -> Option<u32> {
-        if matches!(collective, Collective::Collect | Collective::Alltoalls) {
+        if collective == Collective::Alltoalls {
             return None;
         }
         // Half of what a block sends is flags.
@@ -387,8 +404,7 @@ mod tests {
             "gather=push",
             "fcollect=push,fcollect=push",
             "fcollect=tree",
-            "collect=levels",
-            "alltoalls=levels",
+            "alltoalls=tree",
             "push",
             "reduce=packets:4K/tree:4K",
             "reduce=packets/tree",
@@ -438,8 +454,19 @@ mod tests {
         assert_eq!(plan(&two_nodes, Collective::Reduce, 64 * KIB, 64 * KIB), Plan::Levels(1));
         assert_eq!(plan(&two_nodes, Collective::Reduce, mib, mib), Plan::Levels(8));
         assert_eq!(plan(&two_nodes, Collective::Fcollect, 8, 32), Plan::Levels(1));
-        assert_eq!(plan(&two_nodes, Collective::Alltoalls, mib, mib), Plan::OneBlock);
+        assert_eq!(plan(&two_nodes, Collective::Alltoalls, mib, mib), Plan::Levels(8));
+        assert_eq!(plan(&far(1000, 2, ""), Collective::Alltoalls, mib, mib), Plan::OneBlock);
         assert_eq!(plan(&far(4, 2, "reduce=push"), Collective::Reduce, mib, mib), Plan::OneBlock);
+        // Members that collect different lengths use as many blocks, and one kernel.
+        assert_eq!(
+            [8, mib, u64::MAX].map(|bytes| plan(&two_nodes, Collective::Collect, bytes, bytes)),
+            [Plan::Levels(4); 3]
+        );
+        assert_eq!([8, mib].map(|bytes| plan(&two, Collective::Collect, bytes, bytes)), [Plan::OneBlock; 2]);
+        let steps = |text: &str| [8, mib].map(|bytes| plan(&far(4, 2, text), Collective::Collect, bytes, bytes));
+        assert_eq!(steps("collect=push:64K/levels"), [Plan::Levels(4); 2]);
+        assert_eq!(steps("collect=levels:64K"), [Plan::OneBlock; 2]);
+        assert_eq!(plan(&far(100_000, 2, ""), Collective::Collect, mib, mib), Plan::OneBlock);
         // Sums of 1000 nodes have no room, and one node has nothing to send.
         assert_eq!(plan(&far(1000, 1000, ""), Collective::Reduce, mib, mib), Plan::OneBlock);
         assert_eq!(plan(&far(1000, 1000, ""), Collective::Fcollect, mib, mib), Plan::Levels(8));
@@ -466,7 +493,7 @@ mod tests {
         let reduce = rows[Collective::Reduce as usize].map(|entry| (entry.up_to_bytes, entry.algorithm));
         assert_eq!(reduce, [(1024, packets), (65536, push), (ANY, push)]);
         let text = describe(shape(false, 4), &overrides);
-        assert!(text.starts_with("broadcast=tree:2M/push,collect=push,"), "{text}");
+        assert!(text.starts_with("broadcast=tree:2M/push,collect=levels,"), "{text}");
         assert!(describe(shape(true, 4), &overrides).contains("reduce=packets:4K/push"));
     }
 }

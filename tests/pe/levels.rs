@@ -1,8 +1,10 @@
 //! Collectives in two levels: what arrives, the bits of sums, and what the queue pairs count beside
 //! the model of what is sent.
 
+use std::iter;
+
 use oxshmem::{Counters, Operations, Path, Pe, ReduceOp, SymmetricSlice, Team, TeamUniqueId};
-use oxshmem_tests::levels::{Nodes, Sent, Way};
+use oxshmem_tests::levels::{Nodes, Sent, Way, contribution};
 
 use crate::Outcome;
 use crate::rig::mix;
@@ -12,6 +14,9 @@ use crate::rig::mix;
 const LENGTHS: [usize; 5] = [1, 100, 5000, 40_001, 300_000];
 /// The most elements of a member's part where a PE has as many parts as there are members.
 const LONGEST_PART: usize = 40_001;
+
+/// From an element of alltoalls to the next: in the destination, and in the source.
+const STRIDES: (usize, usize) = (2, 3);
 
 struct Bench {
     pe: Pe,
@@ -70,8 +75,10 @@ impl Bench {
         self.calls += 1;
         let (source, result) = match way {
             Way::Broadcast(_) | Way::Reduce | Way::ReduceInPlace => (n, n),
+            Way::Collect => (contribution(n, me), (0..size).map(|member| contribution(n, member)).sum()),
             Way::Fcollect => (n, n * size),
             Way::Alltoall => (n * size, n * size),
+            Way::Alltoalls => (n * size * STRIDES.1, n * size * STRIDES.0),
             Way::Reducescatter => (n * size, n),
         };
         let own: Vec<u64> = (0..source).map(|index| self.value(me, index)).collect();
@@ -85,8 +92,12 @@ impl Bench {
         let before = pe.counters()?;
         match way {
             Way::Broadcast(root) => pe.broadcast(team, dst, src.view(..n), root)?,
+            Way::Collect => pe.collect(team, dst, src.view(..source))?,
             Way::Fcollect => pe.fcollect(team, dst, src.view(..n))?,
             Way::Alltoall => pe.alltoall(team, dst, src, n)?,
+            Way::Alltoalls => {
+                pe.alltoalls(team, dst.view(..result).step_by(STRIDES.0), src.view(..source).step_by(STRIDES.1), n)?;
+            }
             Way::Reduce => pe.reduce(team, ReduceOp::Sum, dst, src.view(..n))?,
             Way::ReduceInPlace => pe.reduce(team, ReduceOp::Sum, dst, dst.view(..n))?,
             Way::Reducescatter => pe.reducescatter(team, ReduceOp::Sum, dst.view(..n), src)?,
@@ -98,7 +109,18 @@ impl Bench {
             |first: usize| (0..size).flat_map(move |member| (first..first + n).map(move |index| (member, index)));
         let expected: Vec<u64> = match way {
             Way::Broadcast(root) => (0..n).map(|index| self.value(root, index)).collect(),
+            Way::Collect => (0..size)
+                .flat_map(|member| (0..contribution(n, member)).map(move |index| (member, index)))
+                .map(|(member, index)| self.value(member, index))
+                .collect(),
             Way::Fcollect => parts(0).map(|(member, index)| self.value(member, index)).collect(),
+            // Nothing is stored between the elements.
+            Way::Alltoalls => parts(me * n)
+                .flat_map(|(member, index)| {
+                    let gap = iter::repeat_n(!0, STRIDES.0 - 1);
+                    iter::once(self.value(member, index * STRIDES.1)).chain(gap)
+                })
+                .collect(),
             Way::Alltoall => parts(me * n).map(|(member, index)| self.value(member, index)).collect(),
             Way::Reduce | Way::ReduceInPlace => (0..n).map(sum).collect(),
             Way::Reducescatter => (me * n..(me + 1) * n).map(sum).collect(),
@@ -177,7 +199,8 @@ pub fn levels(args: &[String]) -> Outcome {
         if !reversed {
             assert_eq!(format!("{:?}", nodes.nodes), *wanted);
         }
-        let room = LENGTHS[4].max(LONGEST_PART * own.n_pes()) + 1;
+        // Members contribute at most one part more to a collect than there are members.
+        let room = LENGTHS[4].max(LONGEST_PART * (own.n_pes() * STRIDES.0.max(STRIDES.1)).max(own.n_pes() + 1)) + 1;
         let (src, dst) = (own.alloc(room)?, own.alloc(room)?);
         let size = team.n_pes();
         let mut bench = Bench { pe: own, team, nodes, src, dst, calls: u64::from(reversed) << 8 };
@@ -187,7 +210,7 @@ pub fn levels(args: &[String]) -> Outcome {
             {
                 bench.call(way, n)?;
             }
-            for way in [Way::Fcollect, Way::Alltoall, Way::Reducescatter] {
+            for way in [Way::Collect, Way::Fcollect, Way::Alltoall, Way::Alltoalls, Way::Reducescatter] {
                 if n <= LONGEST_PART {
                     bench.call(way, n)?;
                 }

@@ -4,7 +4,7 @@
 //! Lengths are bytes. `m` is the number of nodes, and a rail is a row of members with the same
 //! number in their nodes; see `docs/teams.md`.
 
-use std::iter::Sum;
+use std::iter::{self, Sum};
 use std::ops::{Add, Range};
 
 use oxshmem::abi::{ARRIVALS_AT, BLOCK_PACKET_BYTES, HEADERS_AT, LEVELS_BLOCKS, PACKET_BYTES};
@@ -60,10 +60,14 @@ impl Sum for Sent {
 pub enum Way {
     /// The whole data, and the root.
     Broadcast(usize),
+    /// The part of one member; others have what [`contribution`] says.
+    Collect,
     /// One member's part.
     Fcollect,
     /// One pair's part.
     Alltoall,
+    /// One pair's part, without the gaps.
+    Alltoalls,
     /// The whole data; the destination is not the source.
     Reduce,
     /// The whole data; the destination is the source.
@@ -78,6 +82,16 @@ const PIECE: u64 = 131_072;
 const RAIL: u64 = 4096;
 /// Bytes that are worth a block.
 const BLOCK: u64 = 65_536;
+
+/// Blocks of a collect.
+const COLLECT_BLOCKS: u64 = 4;
+
+/// Returns what a member contributes to a collect of `n` elements in the measure of [`Way`]: twice
+/// that, nothing, or as many.
+#[must_use]
+pub fn contribution(n: usize, member: usize) -> usize {
+    n * [2, 0, 1][member % 3]
+}
 
 /// A team of several nodes.
 #[derive(Debug, Clone)]
@@ -143,24 +157,39 @@ impl Nodes {
         let all = self.members() as u64;
         let total = match way {
             Way::Broadcast(_) | Way::Reduce | Way::ReduceInPlace => bytes,
-            Way::Fcollect | Way::Alltoall | Way::Reducescatter => bytes * all,
+            Way::Collect | Way::Fcollect | Way::Alltoall | Way::Alltoalls | Way::Reducescatter => bytes * all,
         };
-        let blocks = self.blocks(total);
+        let blocks = match way {
+            Way::Collect => COLLECT_BLOCKS.min(self.room_for),
+            _ => self.blocks(total),
+        };
         let of_block = |block: u64| {
             let slice = |range: Range<u64>| part(range, blocks, block);
             self.meeting(member)
                 + match way {
                     Way::Broadcast(root) => self.broadcast(bytes, member, root, slice),
-                    Way::Fcollect => {
-                        let pieces = pieces(slice(0..bytes), PIECE).map(Sent::put);
-                        pieces.map(|sent| (1..self.m()).map(|_| sent).sum()).sum()
+                    // A length, and then the part.
+                    Way::Collect => {
+                        let part = contribution(bytes as usize, member) as u64;
+                        self.to_each_node(iter::once(8).chain(pieces(slice(0..part), PIECE)))
                     }
+                    Way::Fcollect => self.to_each_node(pieces(slice(0..bytes), PIECE)),
                     Way::Alltoall => {
                         let there = all as usize - self.nodes[self.seat(member).0].len();
                         let own = slice(0..bytes);
                         // Without data the flag travels alone.
                         let each = if own.is_empty() { Sent::FLAG } else { Sent::put(own.end - own.start) };
                         (0..there).map(|_| each).sum()
+                    }
+                    // To each member of another node pieces, and a flag for each of its own except
+                    // the last two, which says that it has been unpacked.
+                    Way::Alltoalls => {
+                        let there = all as usize - self.nodes[self.seat(member).0].len();
+                        let room = (self.room(block) / (4 * all)).min(PIECE) / 16 * 16;
+                        let count = pieces(slice(0..bytes), room).count();
+                        let each: Sent = pieces(slice(0..bytes), room).map(Sent::put).sum();
+                        let flags: Sent = (2..count).map(|_| Sent::FLAG).sum();
+                        (0..there).map(|_| each + flags).sum()
                     }
                     Way::Reduce | Way::ReduceInPlace => {
                         let steps = self.m() as u64 - 1;
@@ -174,6 +203,11 @@ impl Nodes {
                 }
         };
         (0..blocks).map(of_block).sum()
+    }
+
+    /// Messages of these lengths to one member of each other node.
+    fn to_each_node(&self, lengths: impl Iterator<Item = u64>) -> Sent {
+        lengths.map(Sent::put).flat_map(|sent| (1..self.m()).map(move |_| sent)).sum()
     }
 
     /// Dissemination: in each round a flag, over the network to members of other nodes.
@@ -274,8 +308,12 @@ mod tests {
                 assert_eq!(bytes(Way::Reduce, n), 2 * (m - 1) * n / (m * k));
                 assert_eq!(bytes(Way::ReduceInPlace, n), 2 * (m - 1) * n / (m * k));
                 assert_eq!(bytes(Way::Fcollect, n), (m - 1) * n);
+                // By 4 blocks, or as many as have room.
+                let part = contribution(n as usize, member) as u64;
+                assert_eq!(bytes(Way::Collect, n), (m - 1) * (part + 4 * 8));
                 assert_eq!(bytes(Way::Reducescatter, n), (m - 1) * n);
                 assert_eq!(bytes(Way::Alltoall, n), (m * k - k) * n);
+                assert_eq!(bytes(Way::Alltoalls, n), (m * k - k) * n);
             }
             // A chain, in which the last node sends nothing.
             let large = n * m * 64;

@@ -156,6 +156,28 @@ template <class Visit> OXSHMEM_DEVICE void each_element(uint32_t element, uint32
     }
 }
 
+// What alltoalls accepts: elements of a size that there is, positive strides, and buffers that have
+// room for all of them. Returns whether there is the size.
+template <class Scope>
+OXSHMEM_DEVICE bool check_strided(Session &session, const void *dst, const void *src, ptrdiff_t dst_stride,
+                                  ptrdiff_t src_stride, uint64_t n, uint32_t element) {
+    const bool sized = element == 1 || element == 2 || element == 4 || element == 8 || element == 16;
+    const bool good_strides = dst_stride >= 1 && src_stride >= 1;
+    if (!sized || !good_strides) {
+        refuse<Scope>(session, ErrorCode::bad_argument, nullptr,
+                      !sized ? element : static_cast<uint64_t>(dst_stride < 1 ? dst_stride : src_stride));
+    } else {
+        // From the first element to the last one's end.
+        const auto extent = [&](ptrdiff_t stride) {
+            const uint64_t count = times(n, session.team.n);
+            const uint64_t most = (~0ull / element - 1) / static_cast<uint64_t>(stride);
+            return count == 0 ? 0 : count - 1 > most ? ~0ull : ((count - 1) * static_cast<uint64_t>(stride) + 1) * element;
+        };
+        check_buffers<Scope>(session, dst, extent(dst_stride), src, extent(src_stride), false);
+    }
+    return sized;
+}
+
 // Elements lie `strides` bytes apart, `n` of them for each member.
 template <class Scope, bool kBegins = false>
 OXSHMEM_OUTLINE int alltoalls_bytes(int handle, void *dst, const void *src, ptrdiff_t dst_stride, ptrdiff_t src_stride,
@@ -172,20 +194,7 @@ OXSHMEM_OUTLINE int alltoalls_bytes(int handle, void *dst, const void *src, ptrd
     if (!begin<Scope>(session, handle, Op::alltoalls, Call::alltoalls)) {
         return 1;
     }
-    const bool sized = element == 1 || element == 2 || element == 4 || element == 8 || element == 16;
-    const bool good_strides = dst_stride >= 1 && src_stride >= 1;
-    if (!sized || !good_strides) {
-        refuse<Scope>(session, ErrorCode::bad_argument, nullptr,
-                      !sized ? element : static_cast<uint64_t>(dst_stride < 1 ? dst_stride : src_stride));
-    } else {
-        // From the first element to the last one's end.
-        const auto extent = [&](ptrdiff_t stride) {
-            const uint64_t count = times(n, session.team.n);
-            const uint64_t most = (~0ull / element - 1) / static_cast<uint64_t>(stride);
-            return count == 0 ? 0 : count - 1 > most ? ~0ull : ((count - 1) * static_cast<uint64_t>(stride) + 1) * element;
-        };
-        check_buffers<Scope>(session, dst, extent(dst_stride), src, extent(src_stride), false);
-    }
+    const bool sized = check_strided<Scope>(session, dst, src, dst_stride, src_stride, n, element);
     const Strides strides{element, static_cast<uint64_t>(dst_stride) * element, static_cast<uint64_t>(src_stride) * element};
     const uint64_t bytes = sized ? times(n, static_cast<int>(element)) : 0;
     const uint64_t pieces = times(pieces_of(bytes), session.team.n);

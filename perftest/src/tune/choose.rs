@@ -1,7 +1,7 @@
 //! The choice of at most three algorithms by size from measured times.
 
 /// Algorithms of a collective, at most (`OXSHMEM_COLLECTIVES`).
-const STEPS: usize = 3;
+pub const STEPS: usize = 3;
 /// What a further algorithm must spare, in each size on average: less is chance, and each limit is
 /// one more thing that differs between sizes.
 const WORTH: f64 = 0.01;
@@ -37,14 +37,15 @@ impl Choice {
 }
 
 impl Times {
-    /// Returns the fastest choice; `None` if nothing was measured.
+    /// Returns the fastest choice of at most `most` algorithms, from 1 to [`STEPS`]; `None` if
+    /// nothing was measured.
     #[must_use]
-    pub fn choose(&self) -> Option<Choice> {
+    pub fn choose(&self, most: usize) -> Option<Choice> {
         let n = self.sizes.len();
         // Where an algorithm ends and the next one begins: the cuts before the last size.
         let mut best: Option<(f64, Vec<usize>)> = None;
         let mut cuts: Vec<Vec<usize>> = vec![vec![n]];
-        for steps in 2..=STEPS {
+        for steps in 2..=most {
             let shorter: Vec<Vec<usize>> = cuts.iter().filter(|ends| ends.len() == steps - 1).cloned().collect();
             for ends in shorter {
                 cuts.extend((1..ends[0]).map(|end| [&[end], &ends[..]].concat()));
@@ -116,7 +117,7 @@ mod tests {
                 ("push", &[5.0, 5.0, 5.0, 5.0, 5.0, 5.0]),
             ],
         );
-        let choice = times.choose().unwrap();
+        let choice = times.choose(STEPS).unwrap();
         assert_eq!(choice.algorithms, "packets:64/oneshot:1K/push");
         let expected = (1.0f64 * 1.0 * 2.0 * 2.0 * 5.0 * 5.0 / 4f64.powi(6)).powf(1.0 / 6.0);
         assert!((choice.share - expected).abs() < 1e-9 && choice.is_worth_a_row());
@@ -125,14 +126,14 @@ mod tests {
     #[test]
     fn what_chance_may_have_done_is_no_step() {
         let near = times(&[2.0; 4], &[("push", &[2.0, 2.0, 2.0, 2.0]), ("tree", &[1.99, 2.1, 1.99, 2.1])]);
-        let choice = near.choose().unwrap();
+        let choice = near.choose(STEPS).unwrap();
         assert_eq!((choice.algorithms.as_str(), choice.is_worth_a_row()), ("push", false));
     }
 
     #[test]
     fn packets_come_first_or_not_at_all() {
         let by: [(&'static str, &[f64]); 2] = [("packets", &[2.0, 2.0, 0.9]), ("push", &[1.0, 1.0, 1.0])];
-        assert_eq!(times(&[2.0; 3], &by).choose().unwrap().algorithms, "push");
+        assert_eq!(times(&[2.0; 3], &by).choose(STEPS).unwrap().algorithms, "push");
     }
 
     #[test]
@@ -140,13 +141,14 @@ mod tests {
         let fast = |index: usize| -> Vec<f64> { (0..4).map(|size| if size == index { 1.0 } else { 2.0 }).collect() };
         let all: Vec<(&str, Vec<f64>)> = ["a", "b", "c", "d"].into_iter().zip((0..4).map(fast)).collect();
         let by: Vec<(&'static str, &[f64])> = all.iter().map(|(name, times)| (*name, &times[..])).collect();
-        assert_eq!(times(&[2.0; 4], &by).choose().unwrap().algorithms.split('/').count(), 3);
+        let steps = |most| times(&[2.0; 4], &by).choose(most).unwrap().algorithms.split('/').count();
+        assert_eq!([1, 2, STEPS].map(steps), [1, 2, 3]);
     }
 
     #[test]
     fn one_size_and_none() {
-        assert_eq!(times(&[1.0], &[("push", &[0.5])]).choose().unwrap().algorithms, "push");
-        assert_eq!(times(&[], &[("push", &[])]).choose(), None);
+        assert_eq!(times(&[1.0], &[("push", &[0.5])]).choose(STEPS).unwrap().algorithms, "push");
+        assert_eq!(times(&[], &[("push", &[])]).choose(STEPS), None);
         assert_eq!([between(8, 32), between(24, 48), between(8, 9), between(0, 8)], [16, 32, 8, 1]);
     }
 }

@@ -26,7 +26,7 @@ use crate::machine::Gpus;
 use crate::options::{size, sizes};
 use crate::output;
 
-pub use choose::{Choice, Times};
+pub use choose::{Choice, STEPS, Times};
 
 const NAME: &str = "oxshmem-tune";
 /// The first argument of the PEs that it starts.
@@ -82,6 +82,12 @@ impl Team {
     /// The algorithms that such a team can use.
     fn algorithms(self) -> &'static [&'static str] {
         if self.nodes == 1 { &["packets", "oneshot", "push"] } else { &["tree", "push", "levels"] }
+    }
+
+    /// Returns how many algorithms by size a collective can have. Between nodes members of a collect,
+    /// which contribute different lengths, use one for all.
+    fn steps(self, collective: Collective) -> usize {
+        if self.nodes > 1 && collective == Collective::Collect { 1 } else { STEPS }
     }
 
     fn label(self) -> String {
@@ -171,7 +177,7 @@ fn tune(options: &Options) -> Result<(), Error> {
             measured.push((algorithm, rows));
         }
         for collective in &collectives {
-            let Some(choice) = times(*collective, &sizes, &measured)?.choose() else { continue };
+            let Some(choice) = times(*collective, &sizes, &measured)?.choose(team.steps(*collective)) else { continue };
             let words = format!("{} {} {}", team.nodes, team.npes, collective.name());
             text += &if choice.is_worth_a_row() {
                 format!(
@@ -349,7 +355,9 @@ mod tests {
     fn an_algorithm_is_forced_where_the_collective_has_it() {
         let team = Team { nodes: 2, npes: 4 };
         assert_eq!(team.forced(Collective::Reduce, "levels").as_deref(), Some("2 4 reduce levels"));
-        assert_eq!(team.forced(Collective::Collect, "levels"), None);
+        assert_eq!(team.forced(Collective::Alltoalls, "levels").as_deref(), Some("2 4 alltoalls levels"));
         assert_eq!(team.forced(Collective::Fcollect, "tree"), None);
+        assert_eq!([Collective::Collect, Collective::Fcollect].map(|one| team.steps(one)), [1, STEPS]);
+        assert_eq!(Team { nodes: 1, ..team }.steps(Collective::Collect), STEPS);
     }
 }

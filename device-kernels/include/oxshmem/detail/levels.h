@@ -109,8 +109,8 @@ OXSHMEM_DEVICE void spread_in_node(const Session &session, const Nodes &nodes, v
 }
 
 // Tells the members of the node that this one is done with their memory, and waits until the first
-// `others` of them have said so.
-OXSHMEM_DEVICE bool end_in_node(const Session &session, const Nodes &nodes, int others) {
+// `others` of them have said so: by arrival `count` of kind 1.
+OXSHMEM_DEVICE bool end_in_node(const Session &session, const Nodes &nodes, int others, uint32_t count = 1) {
     const TeamView &team = session.team;
     const int size = nodes.size(nodes.me), rank = static_cast<int>(block_scope::rank());
     const int lanes = meeting_lanes(static_cast<int>(block_scope::size()));
@@ -120,12 +120,12 @@ OXSHMEM_DEVICE bool end_in_node(const Session &session, const Nodes &nodes, int 
         uint64_t *own = team.arrivals(1) + team.me;
         for (int index = rank; index < size; index += lanes) {
             const int pe = team.pe_of(nodes.member(nodes.me, index));
-            port::store<order::relaxed, reach::system>(translate(own, pe), arrival_of(team, 1));
+            port::store<order::relaxed, reach::system>(translate(own, pe), arrival_of(team, count));
         }
     }
     bool good = true;
     for (int index = rank; good && index < others; index += static_cast<int>(block_scope::size())) {
-        good = index == nodes.number || await_arrival<levels_scope>(session, 1, nodes.member(nodes.me, index), 1);
+        good = index == nodes.number || await_arrival<levels_scope>(session, 1, nodes.member(nodes.me, index), count);
     }
     return !block_scope::any(!good);
 }
@@ -466,52 +466,181 @@ OXSHMEM_LAZY OXSHMEM_OUTLINE bool levels_broadcast(Session session, void *dst, c
     return end_in_node(session, nodes, rails);
 }
 
-// A member sends its part to one member of each other node, which stores it to its node: to the one
-// whose number is the sender's modulo the size of that node.
-OXSHMEM_LAZY OXSHMEM_OUTLINE bool levels_fcollect(Session session, void *dst, const void *src, uint64_t bytes) {
-    const TeamView &team = session.team;
-    const Nodes nodes = nodes_of(team);
-    const Range own = own_slice({0, bytes});
-    const uint32_t pieces = pieces_in(own, kLevelsPiece);
-    const int size = nodes.size(nodes.me);
-    const auto part = [&](int member, Range range) {
-        return at_offset(dst, bytes * static_cast<uint64_t>(member) + range.first);
-    };
-    const auto receiver = [&](int node) { return nodes.member(node, nodes.number % nodes.size(node)); };
-    for (uint32_t piece = 0; piece < pieces; ++piece) {
-        const Range range = piece_in(own, kLevelsPiece, piece);
-        for (int distance = 1; distance < nodes.n; ++distance) {
-            deliver<block_scope>(session, 0, receiver(nodes.behind(distance)), part(team.me, range),
-                                 at_offset(src, range.first), range.bytes(), piece + 1);
+// The member of a node to which this one sends what the whole node needs: the one whose number is
+// this member's modulo the size of that node.
+OXSHMEM_DEVICE int receiver_in(const Nodes &nodes, int node) {
+    return nodes.member(node, nodes.number % nodes.size(node));
+}
+
+// Calls `visit` for the members of other nodes that send to this one what its node needs, until it
+// returns false; returns whether it never did. (A template, because NVRTC takes generic lambdas for
+// host functions.)
+template <class Visit> OXSHMEM_DEVICE bool each_sender(const Nodes &nodes, Visit visit) {
+    for (int distance = 1; distance < nodes.n; ++distance) {
+        const int node = nodes.behind(-distance);
+        for (int index = nodes.number; index < nodes.size(node); index += nodes.size(nodes.me)) {
+            if (!visit(nodes.member(node, index))) {
+                return false;
+            }
         }
     }
-    for (int distance = 1; distance <= size; ++distance) {
-        const int member = nodes.member(nodes.me, (nodes.number + distance) % size);
-        near_copy<block_scope>(of_member(team, part(team.me, own), member), at_offset(src, own.first), own.bytes());
-    }
-    for (uint32_t piece = 0; piece < pieces; ++piece) {
+    return true;
+}
+
+// A member sends its part, which `parts.of(member)` says the place of in dst, to one member of each
+// other node, which stores it to its node.
+template <class Parts>
+OXSHMEM_DEVICE bool levels_gather(const Session &session, const Nodes &nodes, void *dst, const void *src, const Parts &parts) {
+    const TeamView &team = session.team;
+    const Range whole = parts.of(team.me), own = own_slice(whole);
+    const auto from = [&](uint64_t at) { return at_offset(src, at - whole.first); };
+    for (uint32_t piece = 0; piece < pieces_in(own, kLevelsPiece); ++piece) {
         const Range range = piece_in(own, kLevelsPiece, piece);
         for (int distance = 1; distance < nodes.n; ++distance) {
-            const int node = nodes.behind(-distance);
-            for (int index = nodes.number; index < nodes.size(node); index += size) {
-                const int sender = nodes.member(node, index);
-                if (!await_message(session, 0, sender, piece + 1)) {
-                    return false;
-                }
-                const uint64_t first = bytes * static_cast<uint64_t>(sender);
-                spread_in_node(session, nodes, dst, {first + range.first, first + range.last});
+            deliver<block_scope>(session, 0, receiver_in(nodes, nodes.behind(distance)), at_offset(dst, range.first),
+                                 from(range.first), range.bytes(), piece + 1);
+        }
+    }
+    const int size = nodes.size(nodes.me);
+    for (int distance = 1; distance <= size; ++distance) {
+        const int member = nodes.member(nodes.me, (nodes.number + distance) % size);
+        near_copy<block_scope>(of_member(team, at_offset(dst, own.first), member), from(own.first), own.bytes());
+    }
+    bool more = true;
+    for (uint32_t piece = 0; more; ++piece) {
+        more = false;
+        const bool good = each_sender(nodes, [&](int sender) {
+            const Range slice = own_slice(parts.of(sender));
+            const uint32_t pieces = pieces_in(slice, kLevelsPiece);
+            if (piece >= pieces) {
+                return true;
             }
+            more = more || piece + 1 < pieces;
+            if (!await_message(session, 0, sender, piece + 1)) {
+                return false;
+            }
+            spread_in_node(session, nodes, dst, piece_in(slice, kLevelsPiece, piece));
+            return true;
+        });
+        if (!good) {
+            return false;
         }
     }
     complete_sends<block_scope>(session, [&](int member) {
         for (int distance = 1; distance < nodes.n; ++distance) {
-            if (receiver(nodes.behind(distance)) == member) {
+            if (receiver_in(nodes, nodes.behind(distance)) == member) {
                 return true;
             }
         }
         return false;
     });
-    return end_in_node(session, nodes, size);
+    return true;
+}
+
+// Parts of one length, in the order of the members.
+struct EqualParts {
+    uint64_t bytes;
+    OXSHMEM_DEVICE Range of(int member) const {
+        const uint64_t first = bytes * static_cast<uint64_t>(member);
+        return {first, first + bytes};
+    }
+};
+
+OXSHMEM_LAZY OXSHMEM_OUTLINE bool levels_fcollect(Session session, void *dst, const void *src, uint64_t bytes) {
+    const Nodes nodes = nodes_of(session.team);
+    return levels_gather(session, nodes, dst, src, EqualParts{bytes}) && end_in_node(session, nodes, nodes.size(nodes.me));
+}
+
+// Parts whose lengths the members tell each other, and where they begin in dst: both in the block's
+// workspace, one word for each member, and then the sum of all lengths.
+struct ToldParts {
+    uint64_t *lengths, *starts;
+    OXSHMEM_DEVICE explicit ToldParts(const TeamView &team)
+        : lengths(as<uint64_t>(team.packets(workspace_room(team)))), starts(lengths + team.n) {}
+    OXSHMEM_DEVICE uint64_t length(int member) const { return port::load<order::relaxed, reach::system>(lengths + member); }
+    OXSHMEM_DEVICE Range of(int member) const {
+        const uint64_t first = port::read(starts + member);
+        return {first, first + length(member)};
+    }
+};
+
+// Stores the length of a member's part to the other members of this node, and tells them that it is
+// there.
+OXSHMEM_DEVICE void tell_length_in_node(const Session &session, const Nodes &nodes, const ToldParts &parts, int member) {
+    const TeamView &team = session.team;
+    const int size = nodes.size(nodes.me), rank = static_cast<int>(block_scope::rank());
+    const int lanes = meeting_lanes(static_cast<int>(block_scope::size()));
+    if (rank >= lanes) {
+        return;
+    }
+    const uint64_t length = parts.length(member);
+    for (int index = rank; index < size; index += lanes) {
+        if (index != nodes.number) {
+            const int pe = team.pe_of(nodes.member(nodes.me, index));
+            port::store<order::relaxed, reach::system>(translate(parts.lengths + member, pe), length);
+        }
+    }
+    release_stores();
+    for (int index = rank; index < size; index += lanes) {
+        if (index != nodes.number) {
+            const int pe = team.pe_of(nodes.member(nodes.me, index));
+            port::store<order::relaxed, reach::system>(translate(team.arrivals(1) + member, pe), arrival_of(team, 1));
+        }
+    }
+}
+
+// Tells all members the length of this one's part, by the way that the data will take, and learns
+// theirs.
+OXSHMEM_DEVICE bool tell_lengths(const Session &session, const Nodes &nodes, const ToldParts &parts, uint64_t bytes) {
+    const TeamView &team = session.team;
+    uint64_t *own = parts.lengths + team.me;
+    if (block_scope::rank() == 0) {
+        port::store<order::relaxed, reach::system>(own, bytes);
+    }
+    block_scope::sync();
+    for (int distance = 1; distance < nodes.n; ++distance) {
+        deliver<block_scope>(session, 1, receiver_in(nodes, nodes.behind(distance)), own, own, sizeof(*own), 1);
+    }
+    tell_length_in_node(session, nodes, parts, team.me);
+    const bool passed_on = each_sender(nodes, [&](int sender) {
+        if (!await_message(session, 1, sender, 1)) {
+            return false;
+        }
+        tell_length_in_node(session, nodes, parts, sender);
+        return true;
+    });
+    bool good = passed_on;
+    for (int member = static_cast<int>(block_scope::rank()); good && member < team.n;
+         member += static_cast<int>(block_scope::size())) {
+        good = member == team.me || await_arrival<levels_scope>(session, 1, member, 1);
+    }
+    if (block_scope::any(!good)) {
+        return false;
+    }
+    if (block_scope::rank() == 0) {
+        uint64_t total = 0;
+        for (int member = 0; member < team.n; ++member) {
+            port::write(parts.starts + member, total);
+            const uint64_t length = parts.length(member);
+            total = total + length < total ? ~0ull : total + length;
+        }
+        port::write(parts.starts + team.n, total);
+    }
+    block_scope::sync();
+    return true;
+}
+
+// Once the lengths are known, dst has to have room for all parts, on every member alike. The second
+// arrival of kind 1 ends the call in a node.
+OXSHMEM_LAZY OXSHMEM_OUTLINE bool levels_collect(Session session, void *dst, const void *src, uint64_t bytes) {
+    const Nodes nodes = nodes_of(session.team);
+    const ToldParts parts(session.team);
+    if (!tell_lengths(session, nodes, parts, bytes)) {
+        return false;
+    }
+    check_buffers<levels_scope>(session, dst, port::read(parts.starts + session.team.n), src, bytes, false);
+    return !session.bad && levels_gather(session, nodes, dst, src, parts) &&
+           end_in_node(session, nodes, nodes.size(nodes.me), 2);
 }
 
 // Each part goes from its sender to its receiver at once: no two members need the same.
@@ -591,6 +720,14 @@ OXSHMEM_LAZY OXSHMEM_DEVICE int fcollect_by_levels(int team, void *dst, const vo
     };
     return by_levels({team, Op::fcollect, Call::fcollect, dst, src, bytes, 0}, check,
                      [&](const Session &session) { return levels_fcollect(session, dst, src, bytes); });
+}
+
+// Lengths differ, so none is announced.
+OXSHMEM_LAZY OXSHMEM_DEVICE int collect_by_levels(int team, void *dst, const void *src, uint64_t bytes) {
+    const auto check = [&](Session &session) { check_buffers<levels_scope>(session, dst, 0, src, bytes, false); };
+    constexpr uint64_t kSomeData = 1;
+    return by_levels({team, Op::collect, Call::collect, dst, src, kSomeData, 0}, check,
+                     [&](const Session &session) { return levels_collect(session, dst, src, bytes); });
 }
 
 OXSHMEM_LAZY OXSHMEM_DEVICE int alltoall_by_levels(int team, void *dst, const void *src, uint64_t bytes) {
