@@ -197,8 +197,8 @@ private:
         }
     }
 
-    // Makes the calls a graph. Where the library does what a capture forbids, they are queued one by
-    // one, and the reply says so.
+    // Makes the calls a graph. Where the library does what a capture forbids, they are queued one
+    // by one, and the reply says so.
     bool capture() {
         CUDA(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
         bool queued = true;

@@ -84,8 +84,8 @@ impl Team {
         if self.nodes == 1 { &["packets", "oneshot", "push"] } else { &["tree", "push", "levels"] }
     }
 
-    /// Returns how many algorithms by size a collective can have. Between nodes members of a collect,
-    /// which contribute different lengths, use one for all.
+    /// Returns how many algorithms by size a collective can have. Between nodes members of a
+    /// collect, which contribute different lengths, use one for all.
     fn steps(self, collective: Collective) -> usize {
         if self.nodes > 1 && collective == Collective::Collect { 1 } else { STEPS }
     }

@@ -112,8 +112,8 @@ fn largest(free: u64) -> u64 {
     if room == 0 { 0 } else { 1 << room.ilog2() }
 }
 
-/// Compares. `others` returns the programs beside ours, for buffers of as many bytes, and why others
-/// are missing.
+/// Compares. `others` returns the programs beside ours, for buffers of as many bytes, and why
+/// others are missing.
 ///
 /// # Errors
 /// Nothing can be compared.

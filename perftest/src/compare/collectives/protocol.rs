@@ -4,8 +4,8 @@
 //! command to all PEs, and each replies with one line; what else a PE prints is passed over, since
 //! libraries print, too.
 //!
-//! * `prepare WAY CALL PART COUNT` makes COUNT calls with parts of PART bytes ready to be timed, as a
-//!   CUDA graph where there are GPUs, and checks the data that they leave:
+//! * `prepare WAY CALL PART COUNT` makes COUNT calls with parts of PART bytes ready to be timed, as
+//!   a CUDA graph where there are GPUs, and checks the data that they leave:
 //!   `{"ready":true,"graph":true}`.
 //! * `run WAY` makes the calls that were prepared last for this way, twice, and times the second
 //!   time: `{"ns":...}`, of all of them.

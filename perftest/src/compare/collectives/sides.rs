@@ -219,7 +219,7 @@ pub struct Side {
     started: u32,
 }
 
-/// How often a program is started: again after it has ended in the middle, but not for ever.
+/// How often a program is started: again after it has ended in the middle, but not without end.
 const STARTS: u32 = 4;
 
 impl Side {
