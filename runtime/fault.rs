@@ -7,6 +7,7 @@ use oxshmem_hca::wire::cqe::Syndrome;
 use oxshmem_system::words::low32;
 
 use crate::abi::{self, Call, ErrorCode, ErrorRecord, Op};
+use crate::config::ByteSize;
 
 /// An error that device code recorded. Operations that were refused had no effect; those issued
 /// before are complete or reported.
@@ -91,7 +92,7 @@ pub enum FaultKind {
         pe: i32,
     },
     /// A wait outlasted its deadline.
-    #[error("the wait did not end within {timeout_ms} ms{}; {}", Waited { address: *address, heap_offset: *heap_offset, pe: *pe, unmet: unmet.as_ref() }, Ending(lost))]
+    #[error("the wait did not end within {timeout_ms} ms{}; {}", Waited { address: *address, heap_offset: *heap_offset, pe: *pe, unmet: unmet.as_ref() }, Ending(lost, *ring))]
     Timeout {
         /// The deadline in milliseconds.
         timeout_ms: u64,
@@ -106,6 +107,8 @@ pub enum FaultKind {
         /// The peers to which the network is lost, and why: what was waited for may have been on
         /// its way there.
         lost: Vec<(u32, String)>,
+        /// Bytes of the staging ring that had no free slot.
+        ring: Option<u64>,
     },
     /// The HCA completed a work request with an error.
     #[error(
@@ -346,10 +349,18 @@ fn queue(qpn: Option<u32>) -> String {
 }
 
 /// Why a wait may have had no end.
-struct Ending<'a>(&'a [(u32, String)]);
+struct Ending<'a>(&'a [(u32, String)], Option<u64>);
 
 impl fmt::Display for Ending<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(ring) = self.1 {
+            write!(
+                f,
+                "no slot of the staging ring of {} is free, since the card has not read what lies there; OXSHMEM_STAGING_RING makes rings \
+                 longer; ",
+                ByteSize(ring)
+            )?;
+        }
         if self.0.is_empty() {
             return f.write_str("if the peer is only slow, raise OXSHMEM_TIMEOUT");
         }
@@ -415,6 +426,9 @@ fn mismatch(pe: i32, theirs: u64, mine: u64) -> FaultKind {
     FaultKind::Mismatch { pe, theirs, mine: my_call }
 }
 
+/// What errors call a wait for a slot of a staging ring.
+pub(crate) const STAGING: &str = "waiting for a slot of a staging ring";
+
 /// Returns what errors call an operation; `None` if this runtime does not know it.
 pub(crate) fn operation(op: u32) -> Option<&'static str> {
     Some(match checked::try_cast(op).ok()? {
@@ -435,6 +449,7 @@ pub(crate) fn operation(op: u32) -> Option<&'static str> {
         Op::Barrier => "barrier",
         Op::Sync => "sync",
         Op::QueueSpace => "waiting for room in a send queue",
+        Op::Staging => STAGING,
         Op::Landing => "waiting for a landing slot",
         Op::Ptr => "ptr",
         Op::Broadcast => "broadcast",
@@ -497,6 +512,7 @@ impl DeviceFault {
                 pe,
                 unmet: if record.syndrome == 0 { None } else { Unmet::decode(record) },
                 lost: Vec::new(),
+                ring: None,
             },
             Ok(ErrorCode::Completion) => FaultKind::Completion {
                 pe,

@@ -283,7 +283,11 @@ jobs! {
     host_transfers_ibrc_2_kernel: "host_transfers", Ibrc, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";
     host_heap_ibrc_2_kernel: "host_heap", Ibrc, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";
     flood_ibrc_2_kernel: "flood" "4" "32" "700" "0", Ibrc, 2, "OXSHMEM_SOFT_ENGINE" = "kernel", "OXSHMEM_PROXY_RING" = "64";
-    put_flood_ibrc_2_staged_kernel: "put_flood" "2" "4" "40" "9000", Ibrc, 2, "OXSHMEM_IBRC_STAGING" = "64", "OXSHMEM_SOFT_ENGINE" = "kernel";
+    // The kernel reads payloads from staging rings in memory of the host.
+    rma_ibgda_2_staged_kernel: "rma", Ibgda, 2, "OXSHMEM_STAGING" = "64", "OXSHMEM_STAGING_RING" = "2K", "OXSHMEM_SOFT_ENGINE" = "kernel";
+    contexts_ibgda_2_staged_kernel: "contexts", Ibgda, 2, "OXSHMEM_STAGING" = "64", "OXSHMEM_STAGING_RING" = "2K", "OXSHMEM_SOFT_ENGINE" = "kernel";
+    put_flood_ibgda_2_staged_kernel: "put_flood" "2" "4" "40" "9000", Ibgda, 2, "OXSHMEM_STAGING" = "64", "OXSHMEM_SOFT_ENGINE" = "kernel";
+    put_flood_ibrc_2_staged_kernel: "put_flood" "2" "4" "40" "9000", Ibrc, 2, "OXSHMEM_STAGING" = "64", "OXSHMEM_SOFT_ENGINE" = "kernel";
 }
 
 /// The same on two nodes, which the software HCA connects over TCP. On GPUs it executes by copies
@@ -324,26 +328,25 @@ jobs! {
 fn the_choice_of_staging_is_reported_cpu() {
     for (value, line) in [
         ("auto", "attempt sources of puts read by the card itself: in use: they are in host memory"),
-        ("off", "attempt sources of puts read by the card itself: in use: OXSHMEM_IBRC_STAGING=off says so"),
+        ("off", "attempt sources of puts read by the card itself: in use: OXSHMEM_STAGING=off says so"),
         (
             "on",
-            "attempt sources of puts of 64K and more copied to host memory first: in use: OXSHMEM_IBRC_STAGING=on says so",
+            "attempt sources of puts of 64K and more copied to host memory first: in use: OXSHMEM_STAGING=on says so",
         ),
         (
             "300",
-            "attempt sources of puts of 300 and more copied to host memory first: in use: OXSHMEM_IBRC_STAGING=300 says so",
+            "attempt sources of puts of 300 and more copied to host memory first: in use: OXSHMEM_STAGING=300 says so",
         ),
     ] {
-        let outcome =
-            Job::new(PE, "hca_report", 2).transport(Transport::Ibrc).env("OXSHMEM_IBRC_STAGING", value).passes();
+        let outcome = Job::new(PE, "hca_report", 2).transport(Transport::Ibrc).env("OXSHMEM_STAGING", value).passes();
         let text = stdout(&outcome, 0);
         assert!(text.lines().any(|found| found == line), "no `{line}` in\n{text}");
     }
-    let outcome = Job::new(PE, "hca_report", 2).transport(Transport::Ibrc).env("OXSHMEM_IBRC_STAGING", "63").run();
+    let outcome = Job::new(PE, "hca_report", 2).transport(Transport::Ibrc).env("OXSHMEM_STAGING", "63").run();
     let text = transcript(&outcome);
     assert!(!outcome.is_success(), "{text}");
     let error =
-        "OXSHMEM_IBRC_STAGING=63 (from the environment) is outside its limits: expected `auto`, `on`, `off` or a size";
+        "OXSHMEM_STAGING=63 (from the environment) is outside its limits: expected `auto`, `on`, `off` or a size";
     assert!(text.contains(error), "{text}");
 }
 

@@ -1,7 +1,7 @@
 //! Faults of the software HCA (`OXSHMEM_SOFT_FAULTS`): right programs do not notice them, wrong
 //! ones are found out.
 
-use oxshmem_tests::{Job, Transport, stdout};
+use oxshmem_tests::{Job, Transport, stdout, transcript};
 
 const PE: &str = env!("CARGO_BIN_EXE_conformance-pe");
 
@@ -120,7 +120,28 @@ fn wrapping_rings_are_unharmed() {
 fn staged_puts_are_unharmed() {
     for (faults, staging) in HARMLESS.into_iter().zip(["64", "64", "4K", "4K"]) {
         let job = Job::new(PE, "put_flood", 2).args(&["2", "2", "20", "9000"]).transport(Transport::Ibrc);
-        job.env("OXSHMEM_SOFT_FAULTS", faults).env("OXSHMEM_IBRC_STAGING", staging).passes();
+        job.env("OXSHMEM_SOFT_FAULTS", faults).env("OXSHMEM_STAGING", staging).passes();
+        // Through rings that wrap.
+        let job = Job::new(PE, "put_flood", 2).args(&["2", "34", "6", "5000"]).transport(Transport::Ibgda);
+        let job = job.env("OXSHMEM_STAGING_RING", if staging == "64" { "2K" } else { "64K" });
+        job.env("OXSHMEM_SOFT_FAULTS", faults).env("OXSHMEM_STAGING", staging).passes();
+    }
+}
+
+/// A put that is longer than its ring waits for slots, which a card that does nothing leaves full.
+#[test]
+fn a_staging_ring_that_stays_full_is_named() {
+    let job = Job::new(PE, "put_flood", 2).args(&["1", "1", "1", "9000"]).transport(Transport::Ibgda);
+    let job = job.env("OXSHMEM_STAGING", "64").env("OXSHMEM_STAGING_RING", "2K").env("OXSHMEM_TIMEOUT", "1s");
+    let outcome = job.env("OXSHMEM_SOFT_FAULTS", "delay=8s").run();
+    let shown = transcript(&outcome);
+    assert!(!outcome.is_success(), "{shown}");
+    for words in [
+        "waiting for a slot of a staging ring: the wait did not end within 1000 ms",
+        "; no slot of the staging ring of 2K is free",
+        "OXSHMEM_STAGING_RING makes rings longer",
+    ] {
+        assert!(shown.contains(words), "no `{words}` in\n{shown}");
     }
 }
 
@@ -168,7 +189,7 @@ fn an_error_completion_names_what_failed() {
     for transport in [Transport::Ibgda, Transport::Ibrc] {
         for (syndrome, name) in syndromes {
             let outcome = Job::new(PE, "completion_error", 3).args(&[syndrome, name]).transport(transport).run();
-            assert!(outcome.is_success(), "{transport:?}, {syndrome}:\n{}", oxshmem_tests::transcript(&outcome));
+            assert!(outcome.is_success(), "{transport:?}, {syndrome}:\n{}", transcript(&outcome));
         }
     }
 }
@@ -192,6 +213,6 @@ fn a_wait_that_has_no_end_names_lost_connections() {
 #[test]
 fn a_malformed_fault_plan_is_refused() {
     let outcome = Job::new(PE, "typed", 2).transport(Transport::Ibgda).env("OXSHMEM_SOFT_FAULTS", "reorder=2").run();
-    let text = oxshmem_tests::transcript(&outcome);
+    let text = transcript(&outcome);
     assert!(!outcome.is_success() && text.contains("OXSHMEM_SOFT_FAULTS") && text.contains("reorder=2"), "{text}");
 }

@@ -200,7 +200,7 @@ jobs! {
     rma_ibrc_2_three_cards: "rma", Ibrc, 2, "OXSHMEM_HCA_DEVICES" = "0=mlx5_0+mlx5_1+mlx5_2,1=mlx5_2+mlx5_0+mlx5_1",
         "RDMA_STAND_IN" = "device:count=3,port:infiniband=1";
     // Atomics that are atomic with those of CPUs and GPUs take the block's queue pair.
-    put_flood_ibrc_2_coherent_cards: "put_flood" "2" "4" "40" "9000", Ibrc, 2, "OXSHMEM_IBRC_STAGING" = "64",
+    put_flood_ibrc_2_coherent_cards: "put_flood" "2" "4" "40" "9000", Ibrc, 2, "OXSHMEM_STAGING" = "64",
         "RDMA_STAND_IN" = "device:count=2,device:atomics=2";
     signals_ibgda_2_coherent_cards: "signals", Ibgda, 2, "RDMA_STAND_IN" = "device:count=2,device:atomics=2";
     spread_ibgda_2_coherent_cards: "spread" "1", Ibgda, 2, "RDMA_STAND_IN" = "device:count=2,device:atomics=2";

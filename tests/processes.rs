@@ -83,6 +83,22 @@ fn dies_amid_collectives_of_several_nodes() {
     }
 }
 
+/// A PE whose memory holds the staging rings of another one.
+#[test]
+fn dies_with_lent_rings() {
+    let job = Job::new(PE, "dies_with_lent_rings", 4).nodes(2).transport(Transport::Auto);
+    let job = job.grace(Duration::from_secs(60)).env("OXSHMEM_HCA", "soft").env("OXSHMEM_RAILS", "push");
+    let machine = concat!(env!("CARGO_MANIFEST_DIR"), "/../hca/src/topology/fixtures/dgx-h100.txt");
+    let job = job.env("OXSHMEM_TOPOLOGY", machine).env("OXSHMEM_STAGING_RING", "2K");
+    let outcome = job.env("OXSHMEM_TIMEOUT", "10min").env("OXSHMEM_BOOTSTRAP_TIMEOUT", "10min").run();
+    let text = transcript(&outcome);
+    for (rank, pe) in outcome.pes.iter().enumerate() {
+        let expected = if rank == DYING { KILLED } else { PeStatus::Exited(0) };
+        assert_eq!(pe.status, expected, "{text}");
+    }
+    nothing_is_left(&text);
+}
+
 macro_rules! deaths {
     ($($case:ident: $end:expr;)*) => {
         $(

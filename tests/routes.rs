@@ -282,6 +282,73 @@ fn what_is_pushed_is_put_got_and_ordered_as_ever() {
     }
 }
 
+/// What another card sends is copied to a ring near it first, in the memory of the GPU there or,
+/// where no GPU of a PE is near or can be stored to, in host memory. No card reads across a root
+/// complex. The shortest rings wrap, and puts are cut.
+#[test]
+fn what_is_pushed_is_staged_near_the_card_that_sends() {
+    let job = |name: &str, machine: &str, pes: u32, place: &str| {
+        let machine = file(&folder(name), "machine.txt", machine);
+        Job::new(PE, "routes_staged", pes)
+            .args(&["3", "5000", place])
+            .nodes(2)
+            .transport(Transport::Auto)
+            .env("OXSHMEM_HCA", "soft")
+            .env("OXSHMEM_RAILS", "push")
+            .env("OXSHMEM_QPS_PER_PEER", QPS.to_string())
+            .env("OXSHMEM_STAGING_RING", "2K")
+            .env("OXSHMEM_TOPOLOGY", machine)
+    };
+    job("staged-h100", DGX_H100, 2 * PES as u32, "gpu").passes();
+    job("staged-4", DGX_H100, 4, "gpu").passes();
+    job("staged-host", DGX_H100, 4, "host").env("OXSHMEM_P2P_FAULTS", "0-1,2-3").passes();
+    job("staged-workers", DGX_H100, 4, "gpu").env("OXSHMEM_CPU_WORKERS", "2").passes();
+}
+
+/// Order, signals, contexts and batches mean what they mean without rings.
+#[test]
+fn what_is_staged_is_put_and_ordered_as_ever() {
+    for test in ["rma", "fence", "signals", "contexts", "put_flood"] {
+        let flood: &[&str] = if test == "put_flood" { &["2", "40", "10", "3000"] } else { &[] };
+        pushing(test, Transport::Auto, &format!("staged-{test}"))
+            .args(flood)
+            .env("OXSHMEM_STAGING", "64")
+            .env("OXSHMEM_STAGING_RING", "2K")
+            .passes();
+    }
+}
+
+/// Rings that cannot be had are an error that names both PEs, the card and the remedy; where it is
+/// left to the library, the card reads payloads where they are.
+#[test]
+fn rings_that_cannot_be_had_are_named() {
+    // 32 GiB of rings do not fit the addresses that the PEs may have.
+    let limit = r#"ulimit -v 12000000; exec "$0" "$@""#;
+    let without_memory =
+        |job: Job| job.env("OXSHMEM_STAGING_RING", "1G").env("OXSHMEM_HEAP_MAX", "64M").through(&["sh", "-c", limit]);
+    let outcome = without_memory(pushing("rma", Transport::Auto, "no-rings")).env("OXSHMEM_QPS_PER_PEER", "16").run();
+    let shown = transcript(&outcome);
+    assert!(!outcome.is_success(), "{shown}");
+    for words in [
+        ": no staging rings of 16G in memory of the GPU of PE ",
+        " for mlx5_",
+        " does not lend it: ",
+        "lower OXSHMEM_STAGING_RING",
+    ] {
+        assert!(shown.contains(words), "no `{words}` in\n{shown}");
+    }
+    let far = SINGLE_CARD.replace("gpu 0 pci0000:00", "gpu 1 pci0000:00");
+    let machine = file(&folder("no-rings-auto"), "machine.txt", &far);
+    let outcome = without_memory(Job::new(PE, "rma", 4).nodes(2).transport(Transport::Auto))
+        .env("OXSHMEM_HCA", "soft")
+        .env("OXSHMEM_QPS_PER_PEER", "16")
+        .env("OXSHMEM_TOPOLOGY", &machine)
+        .env("OXSHMEM_LOG", "warn")
+        .passes();
+    let shown = transcript(&outcome);
+    assert!(shown.contains("no staging rings in memory of the host for mlx5_"), "{shown}");
+}
+
 /// A card at another NUMA node than the GPU reads nothing that fits a work request: it travels
 /// there.
 #[test]
@@ -465,7 +532,7 @@ fn decisions_are_shown_with_their_reasons() {
         "  PE 0   to rail 2   push by mlx5_2/1 through the GPU of PE 2: the card of this rail is 3 PCIe bridges apart from the GPU of PE 2 \
          of the node",
         "The way that is taken (OXSHMEM_RAILS=auto): each PE's own card sends, whatever the rail, and reads the payload itself: the card of \
-         rail 2 would read payloads of PE 0 from afar: the card of this rail is 3 PCIe bridges apart from the GPU of PE 2 of the node",
+         rail 2 is far from payloads of PE 0: the card of this rail is 3 PCIe bridges apart from the GPU of PE 2 of the node",
     ] {
         assert!(shown.contains(line), "no `{line}` in\n{shown}");
     }

@@ -45,6 +45,19 @@ template <class C> __device__ uint64_t put_bytes(C context, void *dst, const voi
                                                 : network_put(context, dst, src, bytes, pe);
 }
 
+template <class C> __device__ void stage(C context, CopyBy lanes, void *dst, const void *src, uint64_t bytes, int pe, Use use) {
+    switch (lanes) {
+    case CopyBy::thread:
+        staged_put<oxshmem::thread_scope>(context, dst, src, bytes, pe, use);
+        return;
+    case CopyBy::warp:
+        staged_put<oxshmem::warp_scope>(context, dst, src, bytes, pe, use);
+        return;
+    case CopyBy::block:
+        staged_put<oxshmem::block_scope>(context, dst, src, bytes, pe, use);
+    }
+}
+
 template <class C> __device__ uint64_t fetch_word(C context, void *target, AtomicRequest request, int pe) {
     return request.width == 4 ? network_fetch_atomic(context, static_cast<uint32_t *>(target), request, pe)
                               : network_fetch_atomic(context, static_cast<uint64_t *>(target), request, pe);
@@ -99,6 +112,9 @@ __device__ uint64_t OXSHMEM_LIBRARY(put_signal)(void *dst, const void *src, uint
                                                 SignalOp op, int pe) {
     return network_put_signal(DefaultContext{}, dst, src, bytes, signal, value, op, pe);
 }
+__device__ void OXSHMEM_LIBRARY(staged_put)(CopyBy lanes, void *dst, const void *src, uint64_t bytes, int pe, Use use) {
+    stage(DefaultContext{}, lanes, dst, src, bytes, pe, use);
+}
 __device__ void OXSHMEM_LIBRARY(fence)() {
     network_fence();
 }
@@ -136,6 +152,10 @@ __device__ void OXSHMEM_LIBRARY(context_signal)(ContextQp queue, uint64_t *signa
 __device__ uint64_t OXSHMEM_LIBRARY(context_put_signal)(ContextQp queue, void *dst, const void *src, uint64_t bytes,
                                                         uint64_t *signal, uint64_t value, SignalOp op, int pe) {
     return network_put_signal(queue, dst, src, bytes, signal, value, op, pe);
+}
+__device__ void OXSHMEM_LIBRARY(context_staged_put)(ContextQp queue, CopyBy lanes, void *dst, const void *src, uint64_t bytes,
+                                                    int pe, Use use) {
+    stage(queue, lanes, dst, src, bytes, pe, use);
 }
 __device__ void OXSHMEM_LIBRARY(context_wait)(ContextQp queue, uint64_t end, int pe, Op op) {
     network_wait(queue, end, pe, op);

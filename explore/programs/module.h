@@ -79,6 +79,12 @@ struct Layout {
         qp.index = index;
         qp.landing_log2 = program.landing_log2;
         qp.landing_key = port::byte_swap(kSlabKey + index % program.qps_per_pe % program.cards * kCardKeys);
+        if (program.ring_log2 != 0) {
+            qp.ring_log2 = program.ring_log2;
+            qp.slot_bytes = kSlotBytes;
+            qp.ring = take("staging ring", kKindWord, kHostMemory, 8, kSlotBytes / 8 << program.ring_log2);
+            qp.ring_key = qp.landing_key;
+        }
         // Programs that use a queue pair as that of a context have one to each peer, and use it for
         // nothing else.
         qp.used_word = used;
@@ -94,6 +100,8 @@ struct Layout {
         name("completed", kKindCompleted, pe, at + offsetof(abi::Qp, completed), 8);
         name("fence_at", kKindWord, pe, at + offsetof(abi::Qp, fence_at), 8);
         name("ordered_at", kKindWord, pe, at + offsetof(abi::Qp, ordered_at), 8);
+        name("staged", kKindWord, pe, at + offsetof(abi::Qp, staged), 8);
+        name("staged_bytes", kKindWord, pe, at + offsetof(abi::Qp, staged_bytes), 8);
         name("flushed_at", kKindWord, pe, at + offsetof(abi::Qp, flushed_at), 8);
         name("breakage", kKindError, pe, at + offsetof(abi::Qp, breakage), sizeof(abi::Breakage));
         const uint64_t posted = program.posted;
@@ -238,6 +246,7 @@ struct Layout {
         state.flush_on_quiet = program.cards > 1 ? 1 : 0;
         set_order(state, 3u << 5);
         state.inline_up_to = abi::kInlineOneBlock;
+        state.direct_up_to = program.ring_log2 != 0 ? state.inline_up_to : static_cast<uint32_t>(abi::kMaxMessageBytes);
         state.local_regions = constants.take(sizeof(abi::LocalRegion));
         state.n_local_regions = constants.take(8);
         name("n_local_regions", kKindConstant, pe, state.n_local_regions, 8);

@@ -53,6 +53,7 @@ struct oxshmem_explore_program {
     uint32_t stale;                     // not 0: relaxed loads may be early
     uint32_t parts;                     // not 0: parts of a warp may converge, as on the `cpu` device
     uint32_t small;                     // not 0: small enough to be explored exhaustively
+    uint32_t ring_log2;                 // not 0: of the slots of each QP's staging ring, in memory of the host
     uint32_t most_steps;                // of an execution
 };
 
@@ -128,6 +129,7 @@ constexpr uint64_t kHeapsAt = kConstantBytes + kOtherBytes;
 constexpr uint64_t kWorkspaceAt = 32768; // of the team, in the heap
 constexpr uint64_t kSharedBytes = kHeapsAt + kExplorePes * kHeapBytes;
 constexpr uint32_t kMostBlocks = 4;                    // of a program's grids
+constexpr uint32_t kSlotBytes = 16;                    // of a staging ring
 constexpr uint32_t kHeapKey = 0x100, kSlabKey = 0x200; // big-endian keys begin with these
 constexpr uint32_t kCardKeys = 0x10;                   // between those of two cards
 constexpr uint64_t kNanosecondsToDeadline = 1ull << 60;

@@ -82,6 +82,7 @@ pub struct Program {
     pub stale: u32,
     pub parts: u32,
     pub small: u32,
+    pub ring_log2: u32,
     pub most_steps: u32,
 }
 

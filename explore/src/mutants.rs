@@ -24,6 +24,7 @@ pub struct Mutant {
 /// The modules whose programs keep every invariant.
 pub const MODULES: &[&str] = &[
     "posting",
+    "staging",
     "ibrc",
     "meeting",
     "packets",
@@ -76,6 +77,8 @@ pub const MUTANTS: &[Mutant] = &[
     posting("landing-released-early", &["g_twice", "get_twice"]),
     posting("used-set-late", &["parts"]),
     posting("gate-read-early", &["quiet_of_other"]),
+    in_module("staging", "slot-reused-early", &["put_twice", "put_alone"]),
+    in_module("staging", "staged-without-system-fence", &["put_twice", "put_once"]),
     in_module("meeting", "epoch-wraps-early", &["sync", "sync_3"]),
     in_module("packets", "flag-before-payload", &["fcollect", "alltoall"]),
     in_module("ibrc", "tag-before-slot", &["p_quiet", "fetch_adds"]),

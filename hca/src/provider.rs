@@ -54,7 +54,7 @@ pub struct HcaInfo {
     /// given none.
     pub counter_set: u8,
     /// Queue pairs that may ring without a doorbell record
-    /// ([`SendDbrMode::NoDbrExt`]) at a time, those of all
+    /// ([`SendDbrMode::NoDbrExt`](crate::prm::qpc::SendDbrMode::NoDbrExt)) at a time, those of all
     /// processes together; 0: none may.
     pub without_records: u32,
     /// Commands that are worth giving it at a time: 1 where each waits for the one before.
@@ -140,9 +140,9 @@ pub enum UmemSource<'a> {
         /// Length, bytes.
         len: usize,
     },
-    /// Memory that the program allocated, for transfers of this process alone. On `soft`, peers
-    /// cannot reach it, and an engine's kernel reaches it at this address, which the caller has
-    /// seen to.
+    /// Memory for transfers of this process alone, which the program allocated, or which is the
+    /// host's and page-locked. On `soft`, peers cannot reach it, and an engine's kernel reaches it
+    /// at this address, which the caller has seen to.
     Program {
         /// Where it starts.
         addr: *mut u8,

@@ -168,7 +168,7 @@ fn decide(setting: config::Rails, own: &[Option<Rail>], routes: &[Vec<Route>]) -
     let afar = (0..own.len()).find_map(|pe| Some((pe, further(pe).find(|route| !route.way.reads_in_place())?)));
     match afar {
         Some((pe, Route { rail, reason, .. })) => {
-            (false, format!("the card of rail {} would read payloads of PE {pe} from afar: {reason}", rail.number))
+            (false, format!("the card of rail {} is far from payloads of PE {pe}: {reason}", rail.number))
         }
         None => (true, "the cards of all rails read payloads where they are".to_owned()),
     }

@@ -2,7 +2,7 @@
 
 /// "OXSM" in memory
 pub const MAGIC: u32 = 1297307727;
-pub const ABI_VERSION: u32 = 17;
+pub const ABI_VERSION: u32 = 18;
 /// PEs of a job, at most.
 pub const MAX_PES: u32 = 4096;
 /** Send-queue geometry, in WQE basic blocks of 64 bytes. The upper limit keeps 16-bit completion
@@ -151,6 +151,8 @@ pub enum Op {
     Alltoalls = 23,
     Reduce = 24,
     Reducescatter = 25,
+    /// waiting for a slot of a staging ring
+    Staging = 26,
 }
 /// The first error of a launch; later ones are dropped, since they mostly follow from it.
 #[repr(C)]
@@ -324,7 +326,16 @@ pub struct Qp {
     pub used_word: u64,
     /// its bit there
     pub used_mask: u64,
-    pub reserved0: [u32; 8usize],
+    /** The staging ring, where the card is far from the payloads, or 0: (1 << ring_log2) slots of
+ slot_bytes bytes, in memory near the card. The request at block index i reads slot
+ i % (1 << ring_log2); see detail/ibgda/staging.h.*/
+    pub ring: u64,
+    /// big-endian; work requests address the ring by virtual address
+    pub ring_key: u32,
+    pub slot_bytes: u32,
+    /// at most depth_log2
+    pub ring_log2: u32,
+    pub reserved0: [u32; 3usize],
     /// Written by posters.
     pub gate: u64,
     /// of a private context: posts that end here or before it need not look at the words below; see detail/context.h
@@ -334,7 +345,10 @@ pub struct Qp {
     /// not 0: a thread posts to this QP of a private context, see detail/context.h
     pub holder: u32,
     pub reserved1: u32,
-    pub __bindgen_padding_0: [u8; 96usize],
+    /// pieces of puts that went through the staging ring, and their bytes, for statistics
+    pub staged: u64,
+    pub staged_bytes: u64,
+    pub __bindgen_padding_0: [u8; 80usize],
     /// blocks the last doorbell covered
     pub rung: u64,
     /// doorbells rung, for statistics
@@ -406,8 +420,20 @@ const _: () = {
         "Offset of field: Qp::used_mask",
     ][::core::mem::offset_of!(Qp, used_mask) - 88usize];
     [
+        "Offset of field: Qp::ring",
+    ][::core::mem::offset_of!(Qp, ring) - 96usize];
+    [
+        "Offset of field: Qp::ring_key",
+    ][::core::mem::offset_of!(Qp, ring_key) - 104usize];
+    [
+        "Offset of field: Qp::slot_bytes",
+    ][::core::mem::offset_of!(Qp, slot_bytes) - 108usize];
+    [
+        "Offset of field: Qp::ring_log2",
+    ][::core::mem::offset_of!(Qp, ring_log2) - 112usize];
+    [
         "Offset of field: Qp::reserved0",
-    ][::core::mem::offset_of!(Qp, reserved0) - 96usize];
+    ][::core::mem::offset_of!(Qp, reserved0) - 116usize];
     [
         "Offset of field: Qp::gate",
     ][::core::mem::offset_of!(Qp, gate) - 128usize];
@@ -423,6 +449,12 @@ const _: () = {
     [
         "Offset of field: Qp::reserved1",
     ][::core::mem::offset_of!(Qp, reserved1) - 156usize];
+    [
+        "Offset of field: Qp::staged",
+    ][::core::mem::offset_of!(Qp, staged) - 160usize];
+    [
+        "Offset of field: Qp::staged_bytes",
+    ][::core::mem::offset_of!(Qp, staged_bytes) - 168usize];
     [
         "Offset of field: Qp::rung",
     ][::core::mem::offset_of!(Qp, rung) - 256usize];
@@ -1637,7 +1669,11 @@ pub struct State {
  source: kInlineOneBlock, or kInlineMost where a card is so far from the GPU that its reads
  are slow.*/
     pub inline_up_to: u32,
-    pub reserved0: [u32; 13usize],
+    /** Puts of at most this many bytes are read by the card where they are, or travel in the queue:
+ at least inline_up_to, and kMaxMessageBytes where no QP has a staging ring. Longer ones go
+ through the ring of their QP, if it has one.*/
+    pub direct_up_to: u32,
+    pub reserved0: [u32; 12usize],
     pub p2p_far: [u64; 64usize],
     pub __bindgen_padding_0: [u8; 80usize],
 }
@@ -1767,8 +1803,11 @@ const _: () = {
         "Offset of field: State::inline_up_to",
     ][::core::mem::offset_of!(State, inline_up_to) - 248usize];
     [
+        "Offset of field: State::direct_up_to",
+    ][::core::mem::offset_of!(State, direct_up_to) - 252usize];
+    [
         "Offset of field: State::reserved0",
-    ][::core::mem::offset_of!(State, reserved0) - 252usize];
+    ][::core::mem::offset_of!(State, reserved0) - 256usize];
     [
         "Offset of field: State::p2p_far",
     ][::core::mem::offset_of!(State, p2p_far) - 304usize];

@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::IsTerminal;
 
 use super::error::{ConfigError, Origin};
+use super::size::SizeChoice;
 use super::table::{BUILD_VARIABLES, Config, ConfigBuilder, PREFIX, VARIABLES, Variable};
 use super::value::Choice;
 
@@ -104,6 +105,17 @@ impl Config {
             Choice::Auto => {
                 let qps = u64::from(n_pes) * u64::from(self.qps_per_peer());
                 let within = ((64 << 20) / (qps.max(1) * BLOCK_BYTES)).clamp(512, 8192);
+                1 << within.ilog2()
+            }
+        }
+    }
+
+    /// Returns the bytes of each of `rings` staging rings of a PE.
+    pub(crate) fn staging_ring_bytes(&self, rings: usize) -> u64 {
+        match self.staging_ring() {
+            SizeChoice::Given(size) => size.0,
+            SizeChoice::Auto => {
+                let within = ((256 << 20) / (rings as u64).max(1)).clamp(64 << 10, 1 << 20);
                 1 << within.ilog2()
             }
         }

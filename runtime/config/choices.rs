@@ -359,21 +359,21 @@ choice! {
     }
 }
 
-/// Which puts that the CPU proxy posts are staged: their source is copied to host memory first.
+/// Which puts are staged: their source is copied to memory near the card first.
 ///
 /// ```
 /// use oxshmem::Config;
 /// use oxshmem::config::{ByteSize, Staging};
 ///
-/// let config = Config::from_vars([("OXSHMEM_IBRC_STAGING", "64K")])?;
-/// assert_eq!(config.ibrc_staging(), Staging::From(ByteSize(64 << 10)));
+/// let config = Config::from_vars([("OXSHMEM_STAGING", "64K")])?;
+/// assert_eq!(config.staging(), Staging::From(ByteSize(64 << 10)));
 /// # Ok::<(), oxshmem::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Staging {
-    /// Large ones, where the card is far from the GPU.
+    /// Long ones, where the card is far from the GPU.
     Auto,
-    /// Large ones, wherever the card is.
+    /// Long ones, wherever the card is.
     On,
     /// None.
     Off,

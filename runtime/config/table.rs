@@ -12,7 +12,7 @@ use super::choices::{
     Registration, SoftEngine, Staging, Transport,
 };
 use super::error::Origin;
-use super::size::ByteSize;
+use super::size::{ByteSize, SizeChoice};
 use super::value::{Choice, Limits, LogFilter, Value};
 use crate::bootstrap::job::{JobId, Rendezvous};
 use crate::team::choice::Collectives;
@@ -299,11 +299,17 @@ variables! {
     "OXSHMEM_GPU_REGISTRATION" copy gpu_registration: Registration = Registration::Auto, Limits::None;
     /// How many descriptors fit the ring between device code and the CPU proxy (`ibrc`).
     "OXSHMEM_PROXY_RING" copy proxy_ring: u32 = 4096, Limits::PowerOfTwo(64, 65536);
-    /// Which puts the CPU proxy (`ibrc`) stages, that is, copies to host memory before the card
-    /// reads them. `on` stages puts of 64K and more, a size those of that many bytes and more, and
-    /// `off` none. `auto` is `on` where the card is on another NUMA node than the GPU, and `off`
-    /// otherwise.
-    "OXSHMEM_IBRC_STAGING" copy ibrc_staging: Staging = Staging::Auto, Limits::Range(64, GIB);
+    /// Which puts are staged, that is, copied to memory near the card that sends them before it
+    /// reads them. `on` stages puts that are too long for the queue where device code posts
+    /// (`ibgda`), and those of 64K and more where the CPU proxy does (`ibrc`); a size those of that
+    /// many bytes and more, and `off` none. `auto` is `on` where the card is on another NUMA node
+    /// than the GPU, or has to fetch what is pushed from afar (`OXSHMEM_RAILS`), and `off`
+    /// otherwise. See `hardware.md`.
+    "OXSHMEM_STAGING" copy staging: Staging = Staging::Auto, Limits::Range(64, GIB);
+    /// Bytes of the staging ring of a QP where device code posts (`ibgda`), in 32 slots. A QP whose
+    /// card reads payloads where they are has none. `auto` takes 1M, or less (at least 64K) to keep
+    /// all rings of a PE within 256 MiB.
+    "OXSHMEM_STAGING_RING" copy staging_ring: SizeChoice = SizeChoice::Auto, Limits::PowerOfTwo(2 * KIB, GIB);
     /// How many teams a PE can be in at the same time, including the four that exist
     /// forever. Each takes 66 KiB of the heap, and 17 to 19 KiB for each further block of
     /// `OXSHMEM_COLLECTIVES_SMS`.

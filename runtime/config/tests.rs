@@ -105,7 +105,7 @@ fn malformed_values_name_the_value_and_the_form() {
         ("OXSHMEM_JOB", "zz", "32 hexadecimal digits"),
         ("OXSHMEM_COLLECTIVES", "fcollect=tree", "for `broadcast` and `reduce` `tree`"),
         ("OXSHMEM_RENDEZVOUS", "localhost", "host:port"),
-        ("OXSHMEM_IBRC_STAGING", "yes", "`auto`, `on`, `off` or a size like"),
+        ("OXSHMEM_STAGING", "yes", "`auto`, `on`, `off` or a size like"),
     ] {
         let error = one(name, value).unwrap_err();
         assert!(matches!(error, ConfigError::Malformed { .. }), "{name}={value}: {error}");
@@ -129,6 +129,15 @@ fn send_queues_are_deep_while_they_fit() {
 }
 
 #[test]
+fn staging_rings_are_long_while_they_fit() {
+    let auto = Config::default();
+    let bytes = [1, 56, 256, 257, 1000, 100_000].map(|rings| auto.staging_ring_bytes(rings));
+    assert_eq!(bytes, [1 << 20, 1 << 20, 1 << 20, 512 << 10, 256 << 10, 64 << 10]);
+    let given = Config::builder().staging_ring(ByteSize(2048)).build().unwrap();
+    assert_eq!(given.staging_ring_bytes(1000), 2048);
+}
+
+#[test]
 fn limits_hold_for_the_environment_and_for_the_program() {
     for (name, value) in [
         ("OXSHMEM_QP_DEPTH", "64"),
@@ -144,8 +153,10 @@ fn limits_hold_for_the_environment_and_for_the_program() {
         ("OXSHMEM_IB_SL", "16"),
         ("OXSHMEM_IB_TIMEOUT", "0"),
         ("OXSHMEM_IB_UDP_SPORT", "50000,1"),
-        ("OXSHMEM_IBRC_STAGING", "8"),
-        ("OXSHMEM_IBRC_STAGING", "2G"),
+        ("OXSHMEM_STAGING", "8"),
+        ("OXSHMEM_STAGING", "2G"),
+        ("OXSHMEM_STAGING_RING", "1K"),
+        ("OXSHMEM_STAGING_RING", "3M"),
     ] {
         let error = one(name, value).unwrap_err();
         assert!(matches!(error, ConfigError::OutOfRange { origin: Origin::Environment, .. }), "{error}");

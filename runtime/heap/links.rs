@@ -106,6 +106,51 @@ impl PeerLinks {
     }
 }
 
+/// The most bytes of a reason that travels in the place of descriptors.
+const MOST_REASON: usize = 512;
+
+impl PeerLinks {
+    /// Returns the connection to a PE.
+    fn to(&self, pe: usize) -> Result<&Link, HeapError> {
+        let none =
+            || HeapError::Peer { pe, what: "reach", source: std::io::Error::other("there is no connection to it") };
+        self.links.iter().find(|link| link.pe == pe).ok_or_else(none)
+    }
+
+    /// Sends a PE descriptors of memory that it may use, or says why there are none. The PE calls
+    /// [`borrow`](Self::borrow) for it.
+    pub(crate) fn lend(
+        &self,
+        pe: usize,
+        lent: Result<&[BorrowedFd<'_>], &str>,
+        timeout: Duration,
+    ) -> Result<(), HeapError> {
+        let link = self.to(pe)?;
+        let (reason, fds) = match lent {
+            Ok(fds) => ("", fds),
+            Err(reason) => (reason, &[][..]),
+        };
+        let bytes = &reason.as_bytes()[..reason.len().min(MOST_REASON)];
+        link.connection
+            .send(&[&[u8::from(lent.is_ok())], bytes].concat(), fds, timeout)
+            .map_err(|e| link.error("send", e))
+    }
+
+    /// Receives what a PE lends: descriptors, or the reason why there are none.
+    pub(crate) fn borrow(&self, pe: usize, timeout: Duration) -> Result<Result<Vec<OwnedFd>, String>, HeapError> {
+        let link = self.to(pe)?;
+        let mut bytes = [0; MOST_REASON + 1];
+        let received = link.connection.recv(&mut bytes, timeout).map_err(|e| link.error("receive", e))?;
+        match bytes[..received.len].split_first() {
+            Some((1, [])) if !received.fds.is_empty() => Ok(Ok(received.fds)),
+            // The system may keep descriptors back.
+            Some((1, _)) => Ok(Err("no descriptor arrived".to_owned())),
+            Some((_, reason)) => Ok(Err(String::from_utf8_lossy(reason).into_owned())),
+            None => Err(link.error("receive", std::io::Error::other("the peer closed the connection"))),
+        }
+    }
+}
+
 impl Link {
     fn error(&self, what: &'static str, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> HeapError {
         HeapError::Peer { pe: self.pe, what, source: std::io::Error::other(source) }

@@ -122,6 +122,11 @@ impl SymmetricHeap {
         self.layout
     }
 
+    /// Returns the connections to the PEs whose heaps are mapped here.
+    pub(crate) fn links(&self) -> &PeerLinks {
+        &self.links
+    }
+
     pub(crate) fn chunks(&self) -> &[Chunk] {
         &self.chunks
     }

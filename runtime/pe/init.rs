@@ -424,7 +424,7 @@ impl Connected {
         let network = match queues {
             Some(queues) => Some(Network::connect(
                 &config,
-                (bootstrap, &plan.nodes),
+                (bootstrap, &plan.nodes, heap.links()),
                 (device.as_ref(), &devices),
                 &slab,
                 queues,

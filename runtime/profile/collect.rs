@@ -99,11 +99,18 @@ impl Pe {
         let mut routes: BTreeMap<_, (BTreeSet<usize>, RouteCount)> = BTreeMap::new();
         for qp in qps.iter().filter(|qp| qp.pe != me) {
             let way = network.rails().path(self.nodes(), (me, qp.pe), qp.card, qp.receives_only);
-            let (peers, count) = routes.entry(way).or_insert_with(|| (BTreeSet::new(), route(&way)));
-            peers.insert(qp.pe);
-            count.peers = peers.len();
-            count.connections += 1;
-            count.traffic += qp.traffic;
+            let (staged, others) = qp.traffic.without_staged(qp.staged);
+            let mut add = |way: CardPath, connections, traffic| {
+                let (peers, count) = routes.entry(way).or_insert_with(|| (BTreeSet::new(), route(&way)));
+                peers.insert(qp.pe);
+                count.peers = peers.len();
+                count.connections += connections;
+                count.traffic += traffic;
+            };
+            add(way, 1, others);
+            if let Some(staged) = staged {
+                add(way.with_source_near(), 0, staged);
+            }
         }
         routes.into_values().map(|(_, count)| count).collect()
     }

@@ -62,6 +62,19 @@ impl AddAssign for Traffic {
     }
 }
 
+impl Traffic {
+    /// Returns what was staged of it, of which there are messages and bytes, and the rest. Nothing
+    /// was, if nothing is known of messages.
+    pub(super) fn without_staged(self, (messages, bytes): (u64, u64)) -> (Option<Self>, Self) {
+        let (Some(all), Some(all_bytes)) = (self.messages, self.message_bytes) else { return (None, self) };
+        // Requests that are under way are not counted by the HCA yet.
+        let (messages, bytes) = (messages.min(all), bytes.min(all_bytes));
+        let staged = Self { messages: Some(messages), message_bytes: Some(bytes), ..Self::default() };
+        let rest = Self { messages: Some(all - messages), message_bytes: Some(all_bytes - bytes), ..self };
+        ((messages > 0).then_some(staged), rest)
+    }
+}
+
 impl From<HcaCounters> for Traffic {
     fn from(counted: HcaCounters) -> Self {
         Self {
@@ -269,6 +282,9 @@ pub struct QpCount {
     pub blocks: Option<(u64, u64)>,
     /// It has failed and takes nothing more.
     pub broken: bool,
+    /// Messages, and bytes of them, that the card has read or will read in a staging ring near it,
+    /// to which device code has copied the payload (`OXSHMEM_STAGING`).
+    pub staged: (u64, u64),
     /// What it did. Calls are not counted by queue pair.
     #[serde(flatten)]
     pub traffic: Traffic,

@@ -160,12 +160,37 @@ pub enum TransportError {
         source: std::io::Error,
     },
     /// Puts cannot be staged, as they were asked to be.
-    #[error("OXSHMEM_IBRC_STAGING={setting}: puts cannot be staged: {source}; use auto or off")]
+    #[error("OXSHMEM_STAGING={setting}: puts cannot be staged: {source}; use auto or off")]
     Staging {
         /// The variable's value.
         setting: String,
         /// Why.
         source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// Puts that device code posts cannot be staged, as they were asked to be.
+    #[error(
+        "PE {me}: no staging rings of {bytes} in {place} for {card}: {source}; lower OXSHMEM_STAGING_RING or OXSHMEM_QPS_PER_PEER, \
+         or use OXSHMEM_STAGING=off, with which the card reads payloads where they are"
+    )]
+    StagingRings {
+        /// This PE.
+        me: usize,
+        /// Bytes of all rings.
+        bytes: crate::config::ByteSize,
+        /// Whose memory it is.
+        place: String,
+        /// The card that would read it.
+        card: String,
+        /// Why.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// Another PE did not lend memory for staging rings.
+    #[error("PE {owner} does not lend it: {reason}")]
+    NotLent {
+        /// The PE whose memory it would be.
+        owner: usize,
+        /// Why.
+        reason: String,
     },
     /// A device whose memory network cards cannot be used with.
     #[error("device {device}: {what}")]

@@ -8,7 +8,7 @@ use oxshmem_hca::mlx5;
 use oxshmem_hca::objects::query_caps;
 use oxshmem_hca::provider::Attempt;
 use oxshmem_hca::soft::{CopyMode, FaultPlan, SoftHca, SoftOptions};
-use oxshmem_hca::topology::{DeviceChoice, TopologyError};
+use oxshmem_hca::topology::{DeviceChoice, Place, TopologyError};
 
 use super::atomics::Atomics;
 use super::error::TransportError;
@@ -91,7 +91,8 @@ pub(crate) fn open(
     }
     selection::check_description(config, device)?;
     let log_depth = config.send_queue_depth(bootstrap.size()).trailing_zeros();
-    let Candidate { opened: mut candidate, played, reason } = candidate(config, bootstrap, &plan.nodes, device, kind)?;
+    let Candidate { opened: mut candidate, played, places, reason } =
+        candidate(config, bootstrap, &plan.nodes, device, kind)?;
     let mut vote = Vote {
         provider: candidate.as_ref().map_or("none", Opened::provider_name).to_owned(),
         device_posts: kind == NetworkKind::Ibgda,
@@ -149,7 +150,8 @@ pub(crate) fn open(
         nodes::join(config, bootstrap, &plan.nodes, soft)?;
     }
     opened.rails = Rails::new(votes.iter().map(|vote| vote.cards.as_slice()), opened.cards.len());
-    let here = (&plan.nodes, bootstrap.rank() as usize);
+    opened.places = places;
+    let here = (&plan, bootstrap.rank() as usize);
     let outcome = push::prepare(config, device, here, (kind, log_depth), &mut opened)?;
     let stance = Stance::new(config, matches!(outcome, Outcome::Ready(_)));
     let told;
@@ -183,6 +185,8 @@ struct Candidate {
     opened: Option<Opened>,
     /// The card that the software HCA counts as, if it takes the place of one.
     played: Option<Chosen>,
+    /// Where each PE of the node works; empty where they have not told each other.
+    places: Vec<Place>,
     /// Why there is no card.
     reason: String,
 }
@@ -196,24 +200,26 @@ fn candidate(
     device: &dyn Device,
     kind: NetworkKind,
 ) -> Result<Candidate> {
-    let done = |opened| Candidate { opened: Some(opened), played: None, reason: String::new() };
+    let done = |opened, places| Candidate { opened: Some(opened), played: None, places, reason: String::new() };
     if let Hca::Soft | Hca::Null = config.hca() {
-        let chosen = match config.topology() {
+        let (chosen, places) = match config.topology() {
             Some(_) => selection::locate(config, bootstrap, nodes, device)?,
-            None => Vec::new(),
+            None => (Vec::new(), Vec::new()),
         };
-        return Ok(done(soft(config, device, kind, chosen.into_iter().next())?));
+        return Ok(done(soft(config, device, kind, chosen.into_iter().next())?, places));
     }
-    let chosen = selection::choose(config, bootstrap, nodes, device);
+    let located = selection::choose(config, bootstrap, nodes, device);
+    let places = located.as_ref().map_or_else(|_| Vec::new(), |(_, places)| places.clone());
+    let chosen = located.map(|(chosen, _)| chosen);
     let played =
         chosen.as_ref().ok().and_then(|chosen| chosen.first()).filter(|_| config.topology().is_some()).cloned();
     match (card(config, bootstrap, chosen), config.hca()) {
-        (Ok(opened), _) => Ok(done(opened)),
+        (Ok(opened), _) => Ok(done(opened, places)),
         // What the others have to say about a failure of the job is more to the point.
         (Err(error @ crate::Error::Bootstrap(_)), _) => Err(error),
         // A configuration that names several cards does not mean none.
         (Err(error), Hca::Auto) if config.hca_devices_per_pe().given().is_none_or(|count| count <= 1) => {
-            Ok(Candidate { opened: None, played, reason: error.to_string() })
+            Ok(Candidate { opened: None, played, places, reason: error.to_string() })
         }
         (Err(error), Hca::Auto) => Err(error),
         (Err(crate::Error::Hca(source)), hca) => {

@@ -12,7 +12,6 @@ use std::sync::Arc;
 use oxshmem_hca::objects::QpAddress;
 use oxshmem_hca::provider::{Attempt, Provider};
 use oxshmem_hca::soft::doorbell_rung;
-use oxshmem_hca::topology::{Way as PayloadWay, fetch};
 use oxshmem_proxy::striping::Striping;
 
 use super::addresses;
@@ -25,7 +24,7 @@ use super::near::Nodes;
 use super::opened::{Opened, Order, distinct, of_card};
 use super::queues::{QueueLayout, QueueSet, Shape};
 use super::rails::Rails;
-use super::selection::Chosen;
+use super::rings::{self, Lent};
 use crate::Result;
 use crate::abi;
 use crate::bootstrap::Bootstrap;
@@ -33,7 +32,7 @@ use crate::config::{self, Config};
 use crate::device::{Device, DeviceError};
 use crate::dump::queues::{QueuePlace, QueuePlaces};
 use crate::fault::Cause;
-use crate::heap::SymmetricHeap;
+use crate::heap::{PeerLinks, SymmetricHeap};
 use crate::memory::MemoryUse;
 use crate::profile::counters::QpCount;
 use crate::slab::{Layout, Slab};
@@ -68,6 +67,10 @@ pub(crate) struct Ibgda {
     posting: Posting,
     /// Whether what reads the queues sees what has reached the GPU's memory, where they are.
     in_device_memory: bool,
+    /// Which cards puts are staged for.
+    staging: rings::Plan,
+    /// Memory for the staging rings of other PEs.
+    lent: Vec<Lent>,
     /// What was tried on the way, apart from what the cards themselves tried.
     attempts: Vec<Attempt>,
     /// By PE: the addresses of its cards' ports.
@@ -83,7 +86,7 @@ impl Ibgda {
     /// device is. Collective.
     pub(crate) fn connect(
         config: &Config,
-        (bootstrap, nodes): (&Bootstrap, &Nodes),
+        (bootstrap, nodes, links): (&Bootstrap, &Nodes, &PeerLinks),
         (device, devices): (&dyn Device, &[String]),
         slab: &Arc<Slab>,
         queues: QueueLayout,
@@ -102,12 +105,20 @@ impl Ibgda {
         let places = Arc::new(QueuePlaces::default());
         let striping = opened.striping(config);
         let order = opened.order(config);
-        let Opened { cards, atomics, way, attempts, rails, .. } = opened;
-        let cards = cards.into_iter().map(Card::new).collect::<Result<Vec<_>>>()?;
-        let columns = (0..config.qps_per_peer()).map(|column| striping.target(column)).collect();
+        let Opened { cards, atomics, way, mut attempts, rails, .. } = opened;
         let me = bootstrap.rank() as usize;
         let posting = Posting { way, mode: config.ibgda_doorbell_record().mode() };
-        let queues = QueueSet::create(&cards, (&rails, me), (device, posting), slab, queues, columns)?;
+        let staging = rings::Plan::new(config, (nodes, me), &cards);
+        let cards = cards.into_iter().map(Card::new).collect::<Result<Vec<_>>>()?;
+        let columns: Vec<u32> = (0..config.qps_per_peer()).map(|column| striping.target(column)).collect();
+        let card_of = queues.cards((&rails, me), &columns);
+        let (lent, borrowed) = staging.exchange((bootstrap, links), device, &card_of)?;
+        let on = (&cards[..], &staging, borrowed);
+        let (queues, tried) = QueueSet::create(on, (&rails, me), (device, posting), slab, queues, columns)?;
+        for attempt in &tried {
+            tracing::info!(pe = me, "{attempt}");
+        }
+        attempts.extend(tried);
 
         // A CPU that rings sees a doorbell earlier than the card sees the queue, unless a fence of
         // system scope lies between.
@@ -132,6 +143,8 @@ impl Ibgda {
             order,
             posting,
             in_device_memory,
+            staging,
+            lent,
             attempts,
             ports,
             direct: rails.without_pushing(),
@@ -148,6 +161,7 @@ impl Ibgda {
             memory += queues.slab().memory_use();
         }
         self.spare.borrow().iter().for_each(|slab| memory += slab.memory_use());
+        self.lent.iter().for_each(|lent| memory += lent.memory_use());
         memory
     }
 
@@ -202,7 +216,8 @@ impl Ibgda {
         targets: Vec<u32>,
     ) -> Result<Vec<u8>> {
         let rails = self.rails_of(direct);
-        let queues = QueueSet::create(&self.cards, rails, (device, self.posting), slab, layout, targets)?;
+        let cards = (&self.cards[..], &self.staging, Vec::new());
+        let (queues, _) = QueueSet::create(cards, rails, (device, self.posting), slab, layout, targets)?;
         let numbers = queues.numbers(rails.0);
         self.places.add(Some(set), place(&queues));
         self.contexts.borrow_mut().insert(set, (queues, direct));
@@ -245,8 +260,9 @@ impl Ibgda {
             *key = card.key.lkey().to_be();
         }
         self.atomics.tell(state.cards, state);
-        let is_far = |card: &Card| card.open.chosen.as_ref().is_some_and(is_far);
+        let is_far = |card: &Card| card.open.way().0.is_staged();
         state.inline_up_to = if self.cards.iter().any(is_far) { abi::INLINE_MOST } else { abi::INLINE_ONE_BLOCK };
+        state.direct_up_to = self.staging.direct_up_to(state.inline_up_to);
         (state.signal_order, state.fence_order) = (self.order.signal.bits().into(), self.order.fence.bits().into());
         state.queues_in_device_memory = u32::from(self.in_device_memory);
     }
@@ -342,8 +358,7 @@ impl Ibgda {
     pub(crate) fn attempts(&self) -> Vec<Attempt> {
         let providers = self.providers();
         let of_card = |provider: &Arc<dyn Provider>| of_card(providers.len(), provider.as_ref(), provider.attempts());
-        let fetched = self.cards.iter().filter_map(|card| fetched_from_afar(card.open.chosen.as_ref()?));
-        providers.iter().flat_map(of_card).chain(fetched).chain(self.attempts.iter().cloned()).collect()
+        providers.iter().flat_map(of_card).chain(self.attempts.iter().cloned()).collect()
     }
 
     /// Returns what each queue pair has done, those of contexts too.
@@ -358,6 +373,14 @@ impl Ibgda {
     /// Returns where the cards of all PEs are.
     pub(crate) fn rails(&self) -> &Rails {
         &self.rails
+    }
+
+    /// Returns the bytes of the staging rings of queue pairs to a PE, if they have such.
+    pub(crate) fn staging_ring_bytes(&self, pe: u32) -> Option<u64> {
+        let contexts = self.contexts.borrow();
+        std::iter::once(&self.queues)
+            .chain(contexts.values().map(|(queues, _)| queues))
+            .find_map(|queues| queues.staging_ring_bytes(pe))
     }
 
     /// Doorbells that device code has rung, on all queue pairs.
@@ -380,23 +403,6 @@ impl Ibgda {
             .filter(|queues| queues.layout().forgotten_by_host())
             .try_for_each(|queues| queues.forget_idle(flushed))
     }
-}
-
-/// Returns whether the table of ways would have payloads staged for a card.
-fn is_far(chosen: &Chosen) -> bool {
-    fetch(chosen.is_gpu(), Some(chosen.distance)).0 == PayloadWay::Staged
-}
-
-/// Says that a card reads payloads itself where the table of ways would have them staged.
-fn fetched_from_afar(chosen: &Chosen) -> Option<Attempt> {
-    let (PayloadWay::Staged, reason) = fetch(chosen.is_gpu(), Some(chosen.distance)) else { return None };
-    let what = format!("sources of puts staged for {}", chosen.card);
-    let why = format!(
-        "{reason}, but device code stages nothing: puts of up to {} bytes travel in the queue, and the card reads longer ones there; \
-         OXSHMEM_NETWORK=ibrc stages them",
-        abi::INLINE_MOST
-    );
-    Some(Attempt { what, outcome: Err(why) })
 }
 
 /// Returns where dumps find the queue pairs of a set.
@@ -436,29 +442,7 @@ fn unreached(
 
 #[cfg(test)]
 mod tests {
-    use oxshmem_hca::topology::{Distance, Place};
-
     use super::*;
-
-    #[test]
-    fn a_card_that_is_far_from_the_gpu_is_said_to_read_itself() {
-        let card = |distance, is_gpu| Chosen {
-            card: oxshmem_hca::topology::Card { device: "mlx5_4".to_owned(), port: Some(1) },
-            distance,
-            place: if is_gpu { Place::Pci("0000:1b:00.0".into()) } else { Place::Node(0) },
-            rail: None,
-        };
-        let line = |chosen| fetched_from_afar(&chosen).map(|attempt| attempt.to_string());
-        assert_eq!(
-            line(card(Distance::System, true)).as_deref(),
-            Some(
-                "sources of puts staged for mlx5_4/1: no: the card is at another NUMA node, but device code stages nothing: puts of up \
-                 to 220 bytes travel in the queue, and the card reads longer ones there; OXSHMEM_NETWORK=ibrc stages them"
-            )
-        );
-        assert_eq!(line(card(Distance::System, false)), None);
-        assert_eq!(line(card(Distance::Node, true)), None);
-    }
 
     #[test]
     fn the_software_hca_is_refused_for_devices_of_the_node_alone() {

@@ -310,6 +310,7 @@ impl Ibrc {
                 receives_only: false,
                 blocks: None,
                 broken: lost.iter().any(|lost| lost.pe == pe),
+                staged: (0, 0),
                 traffic: self.proxy.queue_counters(qp).map(Traffic::from).unwrap_or_default(),
             }
         };

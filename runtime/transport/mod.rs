@@ -22,6 +22,7 @@ mod qp_attributes;
 pub(crate) mod queues;
 mod rails;
 mod receiving;
+mod rings;
 mod selection;
 mod staging;
 mod verbs;
@@ -50,8 +51,8 @@ use crate::config::{self, Config};
 use crate::device::{Device, DeviceError};
 use crate::dump::queues::QueuePlaces;
 use crate::dump::ring::RingPlace;
-use crate::fault::{DeviceFault, FaultKind};
-use crate::heap::SymmetricHeap;
+use crate::fault::{DeviceFault, FaultKind, STAGING};
+use crate::heap::{PeerLinks, SymmetricHeap};
 use crate::memory::{MemoryBytes, MemoryKind, MemoryUse};
 use crate::profile::counters::QpCount;
 use crate::slab::{Layout, Slab};
@@ -93,7 +94,7 @@ impl Network {
     /// Connects to every other PE, on the HCA that was opened. Collective.
     pub(crate) fn connect(
         config: &Config,
-        (bootstrap, nodes): (&Bootstrap, &Nodes),
+        (bootstrap, nodes, links): (&Bootstrap, &Nodes, &PeerLinks),
         (device, devices): (&dyn Device, &[String]),
         slab: &Arc<Slab>,
         layout: NetworkLayout,
@@ -101,7 +102,7 @@ impl Network {
     ) -> Result<Self> {
         match (layout, opened) {
             (NetworkLayout::Ibgda(queues), Some(opened)) => {
-                let ibgda = Ibgda::connect(config, (bootstrap, nodes), (device, devices), slab, queues, opened)?;
+                let ibgda = Ibgda::connect(config, (bootstrap, nodes, links), (device, devices), slab, queues, opened)?;
                 Ok(Self::Ibgda(Box::new(ibgda)))
             }
             (NetworkLayout::Ibgda(_), None) => Err(TransportError::NotAvailable {
@@ -249,11 +250,13 @@ impl Network {
     /// Says more about a completion error, where the HCA does; and about a wait without end, if a
     /// connection is lost.
     pub(crate) fn explain(&self, fault: &mut DeviceFault) {
-        if let FaultKind::Timeout { lost, .. } = &mut fault.kind {
+        let staged = fault.operation == STAGING;
+        if let FaultKind::Timeout { lost, ring, pe, .. } = &mut fault.kind {
             *lost = match self {
                 Self::Ibgda(ibgda) => ibgda.lost(),
                 Self::Ibrc(ibrc) => ibrc.lost(),
             };
+            *ring = self.ibgda().filter(|_| staged).and_then(|ibgda| ibgda.staging_ring_bytes(pe.cast_unsigned()));
         }
         match self {
             Self::Ibgda(ibgda) => {

@@ -11,7 +11,7 @@ use oxshmem_hca::prm::caps::{
 };
 use oxshmem_hca::provider::{Access, Attempt, Provider, Rung, UmemSource};
 use oxshmem_hca::soft::SoftHca;
-use oxshmem_hca::topology::Card;
+use oxshmem_hca::topology::{Card, Place, Way as PayloadWay, fetch};
 use oxshmem_hca::wire::ctrl::Fence;
 use oxshmem_proxy::striping::Striping;
 use oxshmem_system::words::count32;
@@ -51,6 +51,8 @@ pub(crate) struct Opened {
     pub attempts: Vec<Attempt>,
     /// Where the cards of all PEs are.
     pub rails: Rails,
+    /// Where the PEs of the node work, ascending; empty where they have not told each other.
+    pub(super) places: Vec<Place>,
 }
 
 /// An open card, or the software HCA.
@@ -63,6 +65,8 @@ pub(crate) struct OpenCard {
     pub log_max_rd_atomic: u8,
     /// Which card it is, and where. The software HCA is none, unless a machine is described.
     pub chosen: Option<Chosen>,
+    /// Which way payloads take to a card of another rail, and why.
+    pub pushed: Option<(PayloadWay, String)>,
 }
 
 /// Which fence modes keep what is posted to a queue pair in order.
@@ -109,8 +113,8 @@ impl Opened {
     pub(super) fn new(card: OpenCard, coherent: bool) -> Self {
         let (way, queues_on_host) = (Way::Memory, false);
         let atomics = Atomics::default();
-        let (attempts, rails) = (Vec::new(), Rails::default());
-        Self { cards: vec![card], own: 1, coherent, atomics, way, queues_on_host, soft: None, attempts, rails }
+        let (attempts, rails, places) = (Vec::new(), Rails::default(), Vec::new());
+        Self { cards: vec![card], own: 1, coherent, atomics, way, queues_on_host, soft: None, attempts, rails, places }
     }
 
     /// The software HCA.
@@ -150,7 +154,8 @@ impl Opened {
         let OpenCard { provider, extended_atomics, log_max_rd_atomic, .. } = self.cards.first()?;
         let (extended_atomics, log_max_rd_atomic) = (*extended_atomics, *log_max_rd_atomic);
         let chosen = Some(chosen.clone());
-        Some(OpenCard { provider: Arc::clone(provider), extended_atomics, log_max_rd_atomic, chosen })
+        let provider = Arc::clone(provider);
+        Some(OpenCard { provider, extended_atomics, log_max_rd_atomic, chosen, pushed: None })
     }
 
     /// Finds out whether queues of cards from number `from` on can be what those of the others are.
@@ -217,6 +222,24 @@ impl OpenCard {
         Self { chosen: Some(chosen), ..self }
     }
 
+    /// Returns it as a card of another rail, with the way that payloads take to it, and why.
+    pub(super) fn pushed(self, way: PayloadWay, reason: String) -> Self {
+        Self { pushed: Some((way, reason)), ..self }
+    }
+
+    /// Returns which way payloads take to it, and why: what the table says.
+    pub(super) fn way(&self) -> (PayloadWay, String) {
+        self.pushed.clone().unwrap_or_else(|| match &self.chosen {
+            Some(chosen) => fetch(chosen.is_gpu(), Some(chosen.distance)),
+            None => fetch(true, None),
+        })
+    }
+
+    /// Returns its name for people.
+    pub(super) fn name(&self) -> String {
+        self.chosen.as_ref().map_or_else(|| self.provider.info().device.clone(), |chosen| chosen.card.to_string())
+    }
+
     /// The card, and whether its atomics are coherent.
     pub(super) fn new(provider: Arc<dyn Provider>, general: &GeneralCaps, atomic: &AtomicCaps) -> Result<(Self, bool)> {
         let operations = ATOMIC_OP_EXTENDED_CMP_SWAP | ATOMIC_OP_EXTENDED_FETCH_ADD;
@@ -240,6 +263,7 @@ impl OpenCard {
                 && atomic.atomic_size_qp & sizes == sizes,
             log_max_rd_atomic: general.log_max_ra_req_qp.min(general.log_max_ra_res_qp).min(7),
             chosen: None,
+            pushed: None,
             provider,
         };
         Ok((card, coherent))

@@ -6,11 +6,10 @@
 use oxshmem_hca::provider::Attempt;
 
 use super::error::TransportError;
-use super::near::Nodes;
 use super::opened::{Opened, open_card};
-use super::plan::NetworkKind;
+use super::plan::{NetworkKind, Plan};
 use super::rails::Pushing;
-use super::selection::{self, OnRail};
+use super::selection::{self, OnNode, OnRail};
 use crate::Result;
 use crate::config::{self, Config, Hca};
 use crate::device::Device;
@@ -94,7 +93,7 @@ pub(super) enum Outcome {
 pub(super) fn prepare(
     config: &Config,
     device: &dyn Device,
-    (nodes, me): (&Nodes, usize),
+    (plan, me): (&Plan, usize),
     (kind, log_depth): (NetworkKind, u32),
     opened: &mut Opened,
 ) -> Result<Outcome> {
@@ -104,10 +103,10 @@ pub(super) fn prepare(
     if setting == config::Rails::Direct {
         return direct("OXSHMEM_RAILS=direct says so", known.is_some());
     }
-    if nodes.is_single() {
+    if plan.nodes.is_single() {
         return direct("all PEs are on one node", false);
     }
-    let ready = ready(config, device, (nodes, me), (kind, log_depth), opened);
+    let ready = ready(config, device, (plan, me), (kind, log_depth), opened);
     ready.or_else(|reason| {
         opened.keep_own();
         match setting {
@@ -121,11 +120,11 @@ pub(super) fn prepare(
 fn ready(
     config: &Config,
     device: &dyn Device,
-    (nodes, me): (&Nodes, usize),
+    (plan, me): (&Plan, usize),
     (kind, log_depth): (NetworkKind, u32),
     opened: &mut Opened,
 ) -> std::result::Result<Outcome, String> {
-    let pushing = opened.rails.plan(nodes)?;
+    let pushing = opened.rails.plan(&plan.nodes)?;
     if pushing.is_needless(&opened.rails) {
         let reason = "every PE's own cards are on the rails of all peers".to_owned();
         return Ok(Outcome::Direct { reason, is_news: false });
@@ -134,12 +133,20 @@ fn ready(
     // `plan` has seen that the rail is known, so the card is.
     let chosen = opened.cards[0].chosen.clone().ok_or("it has no card")?;
     let from = opened.cards.len();
-    for OnRail { chosen, way, reason } in selection::on_rails(config, &chosen, &further)? {
-        // Nothing is staged for the card, which therefore reads payloads where they are.
+    let members = plan.nodes.members(me);
+    let node = OnNode {
+        places: &opened.places,
+        rails: members.iter().map(|pe| opened.rails.first_rail(*pe)).collect(),
+        me: members.iter().position(|pe| *pe == me).unwrap_or_default(),
+        // Where the CPU proxy posts, nothing goes through the memory of another PE's GPU.
+        reached: members.iter().map(|pe| kind == NetworkKind::Ibgda && plan.is_direct(*pe)).collect(),
+    };
+    for OnRail { chosen, way, reason } in selection::on_rails(config, &chosen, &node, &further)? {
+        // Whether copies pay is not known; topology alone does not say so.
         if config.rails() == config::Rails::Auto && !way.reads_in_place() {
             let rail = chosen.rail.map_or(0, |rail| rail.number);
             return Err(format!(
-                "{} of rail {rail} would read payloads from afar: {reason}; OXSHMEM_RAILS=push has it do so",
+                "{} of rail {rail} is far from payloads: {reason}; OXSHMEM_RAILS=push has it send them",
                 chosen.card
             ));
         }
@@ -154,7 +161,7 @@ fn ready(
                 card.at(chosen)
             }
         };
-        opened.cards.push(card);
+        opened.cards.push(card.pushed(way, reason));
     }
     opened.prepare_further(config, device, (kind, log_depth), from).map_err(|error| error.to_string())?;
     Ok(Outcome::Ready(pushing))

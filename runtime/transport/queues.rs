@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use oxshmem_hca::objects::{Cq, CqAttributes, Doorbell, Pd, Qp, QpAddress, QpGeometry, Uar, Umem};
 use oxshmem_hca::prm::qpc::{QpState, SendDbrMode};
+use oxshmem_hca::provider::Attempt;
 use oxshmem_hca::wire::{cqe, dbr};
 use oxshmem_system::side_by_side::side_by_side;
 use oxshmem_system::words::{count32, low8, low32, native};
@@ -17,6 +18,7 @@ use super::opened::hca_error;
 use super::qp_attributes::attributes;
 use super::rails::Rails;
 use super::receiving::Receiving;
+use super::rings::{self, Borrowed, Rings};
 use crate::Result;
 use crate::abi::{self, BLOCK_BYTES, LANDING_BYTES, LINE_BYTES};
 use crate::config::Config;
@@ -151,6 +153,13 @@ impl QueueLayout {
         (self.qps, self.used)
     }
 
+    /// Returns the card of each queue pair of `me`: those of each column lead to the card of the
+    /// peers that `targets` has for it.
+    pub(super) fn cards(&self, (rails, me): (&Rails, usize), targets: &[u32]) -> Vec<u32> {
+        let peers = self.shape.peers.iter().map(|(_, pe)| *pe as usize);
+        peers.flat_map(|pe| targets.iter().map(move |target| rails.sender(me, pe, *target))).collect()
+    }
+
     /// The peers' numbers in the job, each with its row and the number of its first queue pair.
     fn peers(&self) -> impl Iterator<Item = (u32, u32, u32)> {
         let columns = self.shape.columns;
@@ -189,6 +198,7 @@ pub(crate) struct QueueSet {
     queue_pairs: QueuePairs,
     receiving: Receiving,
     ringing: Ringing,
+    rings: Rings,
     on_cards: Vec<SlabOnCard>,
     /// The card of each queue pair.
     cards: Vec<u32>,
@@ -200,23 +210,23 @@ pub(crate) struct QueueSet {
 
 impl QueueSet {
     /// Registers a slab with all cards and creates the queue pairs there: those of each column lead
-    /// to the card of the peers that `targets` has for it.
+    /// to the card of the peers that `targets` has for it. Also returns what was tried to stage
+    /// puts.
     pub(super) fn create(
-        cards: &[Card],
+        (cards, staging, borrowed): (&[Card], &rings::Plan, Vec<Borrowed>),
         (rails, me): (&Rails, usize),
         (device, posting): (&dyn Device, Posting),
         slab: &Arc<Slab>,
         layout: QueueLayout,
         targets: Vec<u32>,
-    ) -> Result<Self> {
+    ) -> Result<(Self, Vec<Attempt>)> {
         let on_cards = cards.iter().map(|card| SlabOnCard::new(card, device, slab)).collect::<Result<Vec<_>>>()?;
         let count = layout.count();
         let mut ringing = Ringing::new(cards.iter().map(|card| &card.open.provider), posting, device, count)?;
-        let (mut places, mut card_of) = (Vec::new(), Vec::new());
+        let (mut places, card_of) = (Vec::new(), layout.cards((rails, me), &targets));
         for (row, pe, first) in layout.peers() {
             for (column, target) in (0u32..).zip(&targets) {
                 let number = rails.sender(me, pe as usize, *target) as usize;
-                card_of.push(count32(number));
                 let (Doorbell { uar, .. }, doorbell) = ringing.give(device, number)?;
                 let (pd, umem) = (&cards[number].pd, &on_cards[number].umem);
                 let lkey = on_cards[number].key.lkey();
@@ -232,10 +242,15 @@ impl QueueSet {
         let commands = cards.iter().map(|card| card.open.provider.info().commands_at_a_time).max().unwrap_or(1);
         let pairs = side_by_side(&places, commands, |place| place.create(&layout))?;
         let queue_pairs = QueuePairs { pairs, commands };
+        let (rings, attempts) = Rings::create((staging, borrowed), cards, device, &card_of)?;
         let mut described = vec![abi::Qp::default(); (layout.shape.rows * layout.shape.columns) as usize];
         for (place, qp) in places.iter().zip(&queue_pairs.pairs) {
             let position = place.row * layout.shape.columns + place.column;
-            described[position as usize] = place.describe(slab, &layout, qp);
+            let described = &mut described[position as usize];
+            *described = place.describe(slab, &layout, qp);
+            if let Some(ring) = rings.of(place.index) {
+                ring.describe(described);
+            }
         }
         slab.write_all(layout.qps, &described)?;
         ringing.start(device)?;
@@ -244,7 +259,7 @@ impl QueueSet {
         let receiving = Receiving::create(device, &own, apart, &targets)?;
         drop(places);
         let (cards, slab) = (card_of, Arc::clone(slab));
-        Ok(Self { queue_pairs, receiving, ringing, on_cards, cards, targets, layout, slab })
+        Ok((Self { queue_pairs, receiving, ringing, rings, on_cards, cards, targets, layout, slab }, attempts))
     }
 
     /// Returns what is allocated beside the slab.
@@ -252,7 +267,14 @@ impl QueueSet {
         let mut memory = MemoryUse::default();
         memory.add(MemoryKind::Records, self.ringing.memory());
         memory += self.receiving.memory_use();
+        memory += self.rings.memory_use();
         memory
+    }
+
+    /// Returns the bytes of the staging rings of queue pairs to a PE, if they have such.
+    pub(super) fn staging_ring_bytes(&self, pe: u32) -> Option<u64> {
+        let (_, _, first) = self.layout.peers().find(|(_, peer, _)| *peer == pe)?;
+        (first..first + self.layout.shape.columns).find_map(|index| Some(self.rings.of(index)?.bytes()))
     }
 
     /// The keys of the slab, by card.
@@ -390,6 +412,7 @@ impl QueueSet {
                     receives_only: false,
                     blocks: (!broken).then_some((posted, on_device.completed)),
                     broken,
+                    staged: (on_device.staged, on_device.staged_bytes),
                     traffic,
                 });
             }

@@ -77,6 +77,11 @@ impl CardPath {
         let (own, peer) = self.rails;
         own?.is_same(peer?).map(|same| !same)
     }
+
+    /// Returns the same way for payloads that the card reads in memory near it.
+    pub(crate) fn with_source_near(self) -> Self {
+        Self { crossings: (Crossing::None, self.crossings.1), ..self }
+    }
 }
 
 /// Where the cards of all PEs are, and by which of its cards each PE sends to each other one.
@@ -180,6 +185,11 @@ impl Rails {
     /// Has all PEs push; `further` says where this PE's further cards are, in their order.
     pub(super) fn push(&mut self, pushing: Pushing, further: Vec<Spot>) {
         self.pushing = Some(Pushing { further, ..pushing });
+    }
+
+    /// Returns the rail of the first card of a PE, if it is known.
+    pub(super) fn first_rail(&self, pe: usize) -> Option<Rail> {
+        self.spots.get(pe)?.first()?.rail
     }
 
     /// Returns how many cards a PE has; nothing if PEs do not tell.

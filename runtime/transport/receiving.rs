@@ -123,6 +123,7 @@ impl Receiving {
             receives_only: true,
             blocks: None,
             broken: false,
+            staged: (0, 0),
             traffic: Traffic::default(),
         };
         self.ends.iter().map(count).collect()

@@ -80,30 +80,30 @@ pub(super) fn choose(
     bootstrap: &Bootstrap,
     nodes: &Nodes,
     device: &dyn Device,
-) -> Result<Vec<Chosen>> {
-    let chosen = locate(config, bootstrap, nodes, device);
+) -> Result<(Vec<Chosen>, Vec<Place>)> {
+    let located = locate(config, bootstrap, nodes, device);
     check_write_ordering(device.write_ordering(), &device.identity())?;
-    let chosen = chosen?;
-    for Chosen { card, distance, place, .. } in &chosen {
+    let located = located?;
+    for Chosen { card, distance, place, .. } in &located.0 {
         let me = bootstrap.rank();
         tracing::info!(pe = me, %card, %place, %distance, "RDMA device");
         if let (Distance::System, Some(consequence)) = (distance, distance.consequence()) {
             tracing::warn!("PE {me} ({place}) uses {card}, which is {distance}: {consequence}");
         }
     }
-    Ok(chosen)
+    Ok(located)
 }
 
-/// The devices and ports of this PE: at least one, in the order of their names, or in that of a
-/// mapping; with `OXSHMEM_HCA=verbs` one. Where the configuration does not name them, the PEs of
-/// the node tell each other where they work, and share out the devices; all of them come to the
-/// same answer. Collective.
+/// The devices and ports of this PE, and where each PE of its node works: at least one, in the
+/// order of their names, or in that of a mapping; with `OXSHMEM_HCA=verbs` one. Where the
+/// configuration does not name them, the PEs of the node tell each other where they work, and share
+/// out the devices; all of them come to the same answer. Collective.
 pub(super) fn locate(
     config: &Config,
     bootstrap: &Bootstrap,
     nodes: &Nodes,
     device: &dyn Device,
-) -> Result<Vec<Chosen>> {
+) -> Result<(Vec<Chosen>, Vec<Place>)> {
     let me = bootstrap.rank() as usize;
     let index = nodes.members(me).iter().take_while(|pe| **pe < me).count();
     let machine = machine(config);
@@ -122,15 +122,16 @@ pub(super) fn locate(
     };
     // Devices that are named, whether or not they are there.
     if let Some(card) = config.hca().card() {
-        return Ok(vec![chosen(card.clone(), None)]);
+        return Ok((vec![chosen(card.clone(), None)], places));
     }
     if let Some(cards) = choice.exact(index, &place)? {
-        return Ok(cards.iter().map(|card| chosen(card.clone(), None)).collect());
+        return Ok((cards.iter().map(|card| chosen(card.clone(), None)).collect(), places));
     }
     let machine = machine.as_ref().map_err(Clone::clone)?;
     let assigned = machine.assign(family, choice, config.hca_devices_per_pe().given(), &places)?;
     let mine = assigned.get(index).ok_or(TopologyError::NoDevice)?;
-    Ok(mine.iter().map(|it: &Assignment<'_>| chosen(it.card(), Some(it.distance))).collect())
+    let mine = mine.iter().map(|it: &Assignment<'_>| chosen(it.card(), Some(it.distance))).collect();
+    Ok((mine, places))
 }
 
 /// A card by which a PE may push.
@@ -142,17 +143,39 @@ pub(super) struct OnRail {
     pub reason: String,
 }
 
+/// The PEs of a node.
+pub(super) struct OnNode<'a> {
+    /// Where each works.
+    pub places: &'a [Place],
+    /// The rail of the first card of each, as far as it is known.
+    pub rails: Vec<Option<Rail>>,
+    /// This PE's number among them.
+    pub me: usize,
+    /// To whose memory this PE can store.
+    pub reached: Vec<bool>,
+}
+
 /// Returns the cards of this PE's node that are on these rails, for a PE whose own card is `own`.
 ///
 /// # Errors
 /// There is no such card that PEs may use, in words.
-pub(super) fn on_rails(config: &Config, own: &Chosen, rails: &[u32]) -> std::result::Result<Vec<OnRail>, String> {
+pub(super) fn on_rails(
+    config: &Config,
+    own: &Chosen,
+    node: &OnNode<'_>,
+    rails: &[u32],
+) -> std::result::Result<Vec<OnRail>, String> {
     let (family, choice) = (config.hca().family(), config.hca_devices());
     let machine = machine(config).map_err(|error| error.to_string())?;
-    let (places, cards) = ([own.place.clone()], [own.card.clone()]);
-    // No payload goes through the memory of another PE's GPU.
-    let routes =
-        machine.routes((family, choice), &places, &cards, |_, _| false).map_err(|error| error.to_string())?.remove(0);
+    let card_of = |rail: &Option<Rail>| rail.and_then(|rail| machine.card_on(family, choice, rail.number));
+    let cards: Vec<Card> = node.rails.iter().map(|rail| card_of(rail).unwrap_or_else(|| own.card.clone())).collect();
+    let reaches = |from: usize, to: usize| from == node.me && node.reached.get(to).is_some_and(|reached| *reached);
+    let mut routes =
+        machine.routes((family, choice), node.places, &cards, reaches).map_err(|error| error.to_string())?;
+    if node.me >= routes.len() {
+        return Err("the PEs of its node have not told each other where they work".to_owned());
+    }
+    let routes = routes.swap_remove(node.me);
     let of_rail = |number: &u32| {
         let card = machine.card_on(family, choice, *number);
         let route = routes.iter().find(|route| route.rail.number == *number);

@@ -5,14 +5,15 @@
 //! the sockets, which is slow on most machines; the GPU's copy engine writes to host memory, and
 //! the card reads that. Nothing else is staged: what the card writes, and what is atomic, it does
 //! in the memory itself. The choice is made by distance, from the table that decides for all
-//! transports ([`fetch`]); nothing is measured.
+//! transports ([`choose`]); nothing is measured. Where device code posts, it copies by itself
+//! ([`rings`](super::rings)).
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use oxshmem_hca::provider::Attempt;
-use oxshmem_hca::topology::{Distance, Way, fetch};
+use oxshmem_hca::topology::{Way, fetch};
 use oxshmem_proxy::staging::{Copied, Copier, CopyRequest, Staging};
 use oxshmem_proxy::work::{Local, Registered};
 
@@ -22,7 +23,7 @@ use crate::Result;
 use crate::config::{self, ByteSize, Config};
 use crate::device::{self, Device, DeviceError, HostMemory};
 
-/// The least put that is staged unless `OXSHMEM_IBRC_STAGING` says otherwise: below it, starting a
+/// The least put that is staged unless `OXSHMEM_STAGING` says otherwise: below it, starting a
 /// copy takes longer than it saves. An estimate; it awaits a machine to be measured on.
 const FROM: u32 = 64 << 10;
 /// Bounce slots: enough that copying, posting and reading go on at the same time.
@@ -32,27 +33,24 @@ const SLOT_BYTES: (u32, u32) = (4 << 10, 256 << 10);
 
 /// Which puts are to be staged, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Choice {
+pub(super) struct Choice {
     /// Those of at least this many bytes.
-    from: Option<u32>,
-    reason: String,
+    pub from: Option<u32>,
+    pub reason: String,
     /// The configuration says so, and there is no other way.
-    is_asked: bool,
+    pub is_asked: bool,
 }
 
-/// Returns the choice: what the setting says, or else what the table says. `distance` is that
-/// between the card and where the PE works; the software HCA has none.
-fn choose(setting: config::Staging, is_gpu: bool, distance: Option<Distance>) -> Choice {
+/// Returns the choice for all transports: what the setting says, or else what the table says, which
+/// has the way and a reason. `least` is the least put that is staged unless the setting says
+/// another.
+pub(super) fn choose(setting: config::Staging, (way, reason): (Way, String), least: u32) -> Choice {
+    let says_so = || format!("OXSHMEM_STAGING={setting} says so");
     let (from, reason) = match setting {
-        config::Staging::Off => (None, format!("OXSHMEM_IBRC_STAGING={setting} says so")),
-        config::Staging::On => (Some(FROM), format!("OXSHMEM_IBRC_STAGING={setting} says so")),
-        config::Staging::From(size) => {
-            (Some(u32::try_from(size.0).unwrap_or(u32::MAX)), format!("OXSHMEM_IBRC_STAGING={setting} says so"))
-        }
-        config::Staging::Auto => match fetch(is_gpu, distance) {
-            (Way::Staged, reason) => (Some(FROM), reason),
-            (_, reason) => (None, reason),
-        },
+        config::Staging::Off => (None, says_so()),
+        config::Staging::On => (Some(least), says_so()),
+        config::Staging::From(size) => (Some(u32::try_from(size.0).unwrap_or(u32::MAX)), says_so()),
+        config::Staging::Auto => (way.is_staged().then_some(least), reason),
     };
     Choice { from, reason, is_asked: setting != config::Staging::Auto }
 }
@@ -144,8 +142,8 @@ pub(super) fn set_up(
     fabric: &mut dyn Fabric,
     me: u32,
 ) -> Result<(Option<Staged>, Vec<Attempt>)> {
-    let setting = config.ibrc_staging();
-    let choice = choose(setting, device.gpu().is_some(), fabric.distance());
+    let setting = config.staging();
+    let choice = choose(setting, fetch(device.gpu().is_some(), fabric.distance()), FROM);
     let made = follow(&choice, |from| make(from, device, fabric));
     let (made, attempts) =
         made.map_err(|source| TransportError::Staging { setting: setting.to_string(), source: Box::new(source) })?;
@@ -211,6 +209,8 @@ impl Copier for SlotCopier {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use oxshmem_hca::topology::Distance;
+
     use super::*;
 
     fn refused() -> crate::Error {
@@ -229,12 +229,12 @@ mod tests {
             (Auto, true, Some(Distance::Unknown), None, "at an unknown distance"),
             (Auto, true, None, None, "there is no card"),
             (Auto, false, far, None, "they are in host memory"),
-            (Off, true, far, None, "OXSHMEM_IBRC_STAGING=off says so"),
-            (On, true, here, Some(FROM), "OXSHMEM_IBRC_STAGING=on says so"),
-            (On, false, None, Some(FROM), "OXSHMEM_IBRC_STAGING=on says so"),
-            (From(ByteSize(4096)), true, far, Some(4096), "OXSHMEM_IBRC_STAGING=4K says so"),
+            (Off, true, far, None, "OXSHMEM_STAGING=off says so"),
+            (On, true, here, Some(FROM), "OXSHMEM_STAGING=on says so"),
+            (On, false, None, Some(FROM), "OXSHMEM_STAGING=on says so"),
+            (From(ByteSize(4096)), true, far, Some(4096), "OXSHMEM_STAGING=4K says so"),
         ] {
-            let choice = choose(setting, is_gpu, distance);
+            let choice = choose(setting, fetch(is_gpu, distance), FROM);
             assert_eq!((choice.from, choice.is_asked), (from, setting != Auto), "{setting} {distance:?}");
             assert!(choice.reason.contains(words), "{setting} {distance:?}: {}", choice.reason);
         }
@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn what_cannot_be_had_is_an_error_where_it_was_asked_for_and_a_reason_otherwise() {
         let lines = |attempts: Vec<Attempt>| attempts.iter().map(Attempt::to_string).collect::<Vec<_>>();
-        let far = choose(config::Staging::Auto, true, Some(Distance::System));
+        let far = choose(config::Staging::Auto, fetch(true, Some(Distance::System)), FROM);
         let staged = "sources of puts of 64K and more copied to host memory first";
         let (made, attempts) = follow(&far, Ok).unwrap();
         assert_eq!(
@@ -258,14 +258,14 @@ mod tests {
             (None, vec![format!("{staged}: no: HCA mlx5_0: no room"), format!("{direct}: in use")])
         );
 
-        let near = choose(config::Staging::Auto, true, Some(Distance::HostBridge));
+        let near = choose(config::Staging::Auto, fetch(true, Some(Distance::HostBridge)), FROM);
         let (made, attempts) = follow::<()>(&near, |_| panic!("nothing is needed")).unwrap();
         assert_eq!(
             (made, lines(attempts)),
             (None, vec![format!("{direct}: in use: the card is at the same host bridge")])
         );
 
-        let asked = choose(config::Staging::On, true, None);
+        let asked = choose(config::Staging::On, fetch(true, None), FROM);
         assert_eq!(follow::<()>(&asked, |_| Err(refused())).unwrap_err().to_string(), "HCA mlx5_0: no room");
     }
 

@@ -116,7 +116,7 @@ impl VerbsFabric {
 /// it is. Collective.
 fn open_port(config: &Config, bootstrap: &Bootstrap, nodes: &Nodes, device: &dyn Device) -> Result<(Port, Distance)> {
     // Verbs drive one device per PE, and so there is one.
-    let Chosen { card, distance, .. } = selection::choose(config, bootstrap, nodes, device)?.swap_remove(0);
+    let Chosen { card, distance, .. } = selection::choose(config, bootstrap, nodes, device)?.0.swap_remove(0);
     let gid_index = match config.ib_gid_index() {
         Choice::Auto => None,
         Choice::Given(index) => Some(index),

@@ -239,11 +239,11 @@ fn memory_that_cannot_be_registered_is_explained() {
 
 #[test]
 fn bounce_slots_that_cannot_be_registered_are_explained_where_they_were_asked_for() {
-    let job = |staging| job("hca_report", Transport::Ibrc, 2).env("OXSHMEM_IBRC_STAGING", staging);
+    let job = |staging| job("hca_report", Transport::Ibrc, 2).env("OXSHMEM_STAGING", staging);
     // The landing slots, the slab, the bounce slots.
     fails(
         &job("on").env("RDMA_STAND_IN", "errno:ibv_reg_mr_iova2=12@3"),
-        "OXSHMEM_IBRC_STAGING=on: puts cannot be staged: ",
+        "OXSHMEM_STAGING=on: puts cannot be staged: ",
     );
     let text = report(job("auto"));
     assert!(

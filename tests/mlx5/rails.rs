@@ -110,14 +110,20 @@ fn a_described_machine_gives_pes_their_cards_and_rails() {
         assert_eq!((&route["crosses_rails"], &route["crossing"]), (&true.into(), &crossing.into()), "PE {pe}: {route}");
         assert!(route["messages"].as_u64() >= Some(3), "PE {pe}: {route}");
     }
-    // Device code that posts says that it does not stage for a card at another socket.
-    let text = |cards: &str| {
+    // Device code that posts stages for a card at another socket, or says that it does not.
+    let text = |cards: &str, staging: &str| {
         let job = job("hca_report", Transport::Ibgda, 2).env("OXSHMEM_HCA", "mlx5").env("OXSHMEM_HCA_DEVICES", cards);
-        report(job.env("OXSHMEM_TOPOLOGY", &machine).env("RDMA_STAND_IN", "device:count=2"))
+        let job = job.env("OXSHMEM_STAGING", staging).env("OXSHMEM_TOPOLOGY", &machine);
+        report(job.env("RDMA_STAND_IN", "device:count=2"))
     };
-    let line = "attempt sources of puts staged for mlx5_0: no: the card is at another NUMA node, but device code stages nothing: puts of \
-                up to 220 bytes travel in the queue, and the card reads longer ones there; OXSHMEM_NETWORK=ibrc stages them";
-    let (near, far) = (text("0=mlx5_1,1=mlx5_0"), text("0=mlx5_0,1=mlx5_1"));
-    assert!(far.lines().any(|found| found == line), "no `{line}` in\n{far}");
-    assert!(!near.contains("sources of puts staged"), "{near}");
+    let staged = "attempt sources of puts of 221 and more staged for mlx5_0: in use: the card is at another NUMA node; a ring of 1M for \
+                  each of 8 QPs, 8M together, in memory of the host";
+    let left_alone = "attempt sources of puts staged for mlx5_0: no: OXSHMEM_STAGING=off says so, though the card is at another NUMA \
+                      node: puts of up to 220 bytes travel in the queue, and the card reads longer ones there";
+    for (staging, line) in [("auto", staged), ("off", left_alone)] {
+        let far = text("0=mlx5_0,1=mlx5_1", staging);
+        assert!(far.lines().any(|found| found == line), "no `{line}` in\n{far}");
+    }
+    let near = text("0=mlx5_1,1=mlx5_0", "auto");
+    assert!(!near.contains("sources of puts"), "{near}");
 }

@@ -104,6 +104,37 @@ pub fn dies_under_load(_: &[String]) -> Outcome {
     named(&rig.pe.finalize().expect_err("the job has failed"))
 }
 
+/// While others push puts through rings in the memory that it has lent: the memory stays, and they
+/// learn of the death in words.
+pub fn dies_with_lent_rings(_: &[String]) -> Outcome {
+    const BYTES: usize = 9000;
+    let pe = oxshmem::init()?;
+    let (me, n) = (pe.my_pe(), pe.n_pes());
+    let (inbox, outbox) = (pe.alloc::<u8>(BYTES * n)?, pe.alloc::<u8>(BYTES)?);
+    pe.barrier_all()?;
+    print_sockets()?;
+    // Across to the PE of the other node with the card that this PE does not have.
+    let far = n - 1 - me;
+    let staged = || -> oxshmem::Result<u64> { Ok(pe.counters()?.qps.iter().map(|qp| qp.staged.1).sum()) };
+    for round in 0.. {
+        if me == DYING && round == 20 {
+            die();
+        }
+        if let Err(error) = pe.put(inbox.view(me * BYTES..), &outbox, far) {
+            let text = error.to_string();
+            println!("survivor: {text}");
+            if !text.contains(&format!("PE {DYING}")) {
+                return Err(format!("not the error that was due: {text}").into());
+            }
+            return named(&pe.barrier_all().expect_err("the job has failed"));
+        }
+        if round == 0 && staged()? == 0 {
+            return Err("nothing was staged".into());
+        }
+    }
+    Ok(())
+}
+
 /// While the others allocate, with a heap that has to grow.
 pub fn dies_in_alloc(_: &[String]) -> Outcome {
     let pe = oxshmem::init()?;

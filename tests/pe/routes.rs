@@ -106,3 +106,55 @@ pub fn blocks(args: &[String]) -> Outcome {
     pe.free(outbox)?;
     rig.finish()
 }
+
+/// `routes_staged PUTS BYTES PLACE`: puts that are too long for the queue, where PEs push. Those by
+/// other cards than this PE's own go through rings, which lie in PLACE: `gpu` or `host`. No card
+/// reads a payload from afar.
+pub fn staged(args: &[String]) -> Outcome {
+    let (puts, bytes): (usize, usize) = (args[0].parse()?, args[1].parse()?);
+    let rig = Rig::new(&RMA)?;
+    let (pe, me, n) = (&rig.pe, rig.me(), rig.n_pes());
+    let (inbox, outbox) = (pe.alloc::<u8>(bytes * n * puts)?, pe.alloc::<u8>(bytes)?);
+    let byte = |from: usize, put: usize, at: usize| u8::try_from((from * 7 + put * 31 + at) % 251);
+    let far: Vec<usize> = (0..n).filter(|peer| pe.path(*peer) == Some(Path::Ibgda)).collect();
+    pe.barrier_all()?;
+    pe.quiet()?;
+    let before = pe.counters()?;
+    for (peer, put) in far.iter().flat_map(|peer| (0..puts).map(move |put| (*peer, put))) {
+        let payload = (0..bytes).map(|at| byte(me, put, at)).collect::<Result<Vec<_>, _>>()?;
+        pe.write(&outbox, &payload)?;
+        pe.put(inbox.view((me * puts + put) * bytes..), &outbox, peer)?;
+    }
+    pe.quiet()?;
+    let after = pe.counters()?;
+    pe.barrier_all()?;
+    let received = pe.read(&inbox)?;
+    for (peer, put) in far.iter().flat_map(|peer| (0..puts).map(move |put| (*peer, put))) {
+        let from = &received[(peer * puts + put) * bytes..][..bytes];
+        for (at, found) in from.iter().enumerate() {
+            assert_eq!(*found, byte(peer, put, at)?, "byte {at} of put {put} of PE {peer}");
+        }
+    }
+
+    // A PE's own card is its first one.
+    let mut pushed = 0;
+    for (then, now) in before.qps.iter().zip(&after.qps).filter(|(_, now)| far.contains(&now.pe)) {
+        let staged = now.staged.1 - then.staged.1;
+        let sent = |qp: &oxshmem::QpCount| qp.traffic.message_bytes.unwrap_or_default();
+        let expected = if now.card == 0 { 0 } else { sent(now) - sent(then) };
+        assert_eq!(staged, expected, "{now:?}");
+        pushed += staged;
+    }
+    assert!(pushed > 0, "nothing was pushed by another card");
+    let from_afar = |counters: &oxshmem::Counters| -> u64 {
+        let routes = counters.routes.iter().filter(|route| matches!(route.crossing, "root" | "sockets"));
+        routes.filter_map(|route| route.traffic.message_bytes).sum()
+    };
+    assert_eq!(from_afar(&after), from_afar(&before), "{:?}", after.routes);
+    let place = if args[2] == "gpu" { "in memory of the GPU of PE" } else { "in memory of the host" };
+    let attempts: Vec<String> = pe.hca_attempts().iter().map(ToString::to_string).collect();
+    assert!(attempts.iter().any(|line| line.contains("a ring of") && line.contains(place)), "{attempts:#?}");
+    pe.free(inbox)?;
+    pe.free(outbox)?;
+    rig.finish()
+}

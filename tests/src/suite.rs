@@ -22,7 +22,7 @@ macro_rules! network_suite {
 
             buffers_ibgda_2: "buffers", Ibgda, 2;
             buffers_ibrc_2: "buffers", Ibrc, 2;
-            buffers_ibrc_2_staged: "buffers", Ibrc, 2, "OXSHMEM_IBRC_STAGING" = "on";
+            buffers_ibrc_2_staged: "buffers", Ibrc, 2, "OXSHMEM_STAGING" = "on";
 
             contexts_ibgda_1: "contexts", Ibgda, 1;
             contexts_ibgda_3: "contexts", Ibgda, 3;
@@ -136,13 +136,21 @@ macro_rules! network_suite {
 
             // Puts through bounce slots of 4 KiB, which are 32, from the least size on that can be
             // staged.
-            rma_ibrc_2_staged: "rma", Ibrc, 2, "OXSHMEM_IBRC_STAGING" = "64";
-            signals_ibrc_2_staged: "signals", Ibrc, 2, "OXSHMEM_IBRC_STAGING" = "64";
-            fence_ibrc_2_staged: "fence", Ibrc, 2, "OXSHMEM_IBRC_STAGING" = "64";
-            streams_ibrc_2_staged: "streams", Ibrc, 2, "OXSHMEM_IBRC_STAGING" = "64";
+            rma_ibrc_2_staged: "rma", Ibrc, 2, "OXSHMEM_STAGING" = "64";
+            signals_ibrc_2_staged: "signals", Ibrc, 2, "OXSHMEM_STAGING" = "64";
+            fence_ibrc_2_staged: "fence", Ibrc, 2, "OXSHMEM_STAGING" = "64";
+            streams_ibrc_2_staged: "streams", Ibrc, 2, "OXSHMEM_STAGING" = "64";
+            // Puts through staging rings, from the least size on that can be staged, with the
+            // shortest rings: 32 slots of 64 bytes, so that they wrap and puts are cut.
+            rma_ibgda_2_staged: "rma", Ibgda, 2, "OXSHMEM_STAGING" = "64", "OXSHMEM_STAGING_RING" = "2K";
+            signals_ibgda_2_staged: "signals", Ibgda, 2, "OXSHMEM_STAGING" = "64", "OXSHMEM_STAGING_RING" = "2K";
+            fence_ibgda_2_staged: "fence", Ibgda, 2, "OXSHMEM_STAGING" = "64", "OXSHMEM_STAGING_RING" = "2K";
+            contexts_ibgda_2_staged: "contexts", Ibgda, 2, "OXSHMEM_STAGING" = "64", "OXSHMEM_STAGING_RING" = "2K";
+            put_flood_ibgda_2_staged: "put_flood" "2" "4" "40" "20000", Ibgda, 2, "OXSHMEM_STAGING" = "64", "OXSHMEM_STAGING_RING" = "2K";
+            put_flood_ibgda_3_some_staged: "put_flood" "3" "64" "40" "9000", Ibgda, 3, "OXSHMEM_STAGING" = "4K", "OXSHMEM_QPS_PER_PEER" = "1", "OXSHMEM_QP_DEPTH" = "256";
             put_flood_ibrc_2: "put_flood" "2" "4" "40" "20000", Ibrc, 2;
-            put_flood_ibrc_2_staged: "put_flood" "2" "4" "40" "20000", Ibrc, 2, "OXSHMEM_IBRC_STAGING" = "64", "OXSHMEM_PROXY_RING" = "64";
-            put_flood_ibrc_3_some_staged: "put_flood" "3" "2" "40" "9000", Ibrc, 3, "OXSHMEM_IBRC_STAGING" = "4K", "OXSHMEM_QPS_PER_PEER" = "1", "OXSHMEM_QP_DEPTH" = "256";
+            put_flood_ibrc_2_staged: "put_flood" "2" "4" "40" "20000", Ibrc, 2, "OXSHMEM_STAGING" = "64", "OXSHMEM_PROXY_RING" = "64";
+            put_flood_ibrc_3_some_staged: "put_flood" "3" "2" "40" "9000", Ibrc, 3, "OXSHMEM_STAGING" = "4K", "OXSHMEM_QPS_PER_PEER" = "1", "OXSHMEM_QP_DEPTH" = "256";
         }
     };
 }
@@ -206,8 +214,11 @@ macro_rules! network_suite_further {
             flood_ibrc_2_one_thread: "flood" "1" "1" "60000" "0", Ibrc, 2;
             flood_ibrc_3_uneven_warps: "flood" "3" "50" "600" "0", Ibrc, 3, "OXSHMEM_PROXY_RING" = "128";
             flood_ibrc_2_ctas_beyond_qps: "flood" "7" "40" "400" "0", Ibrc, 2, "OXSHMEM_QPS_PER_PEER" = "3";
-            host_transfers_ibrc_3_staged: "host_transfers", Ibrc, 3, "OXSHMEM_IBRC_STAGING" = "64";
-            host_heap_ibrc_2_staged: "host_heap", Ibrc, 2, "OXSHMEM_IBRC_STAGING" = "64";
+            host_transfers_ibrc_3_staged: "host_transfers", Ibrc, 3, "OXSHMEM_STAGING" = "64";
+            host_heap_ibrc_2_staged: "host_heap", Ibrc, 2, "OXSHMEM_STAGING" = "64";
+            rma_ibgda_3_staged: "rma", Ibgda, 3, "OXSHMEM_STAGING" = "on";
+            collectives_ibgda_3_staged: "collectives" "6000", Ibgda, 3, "OXSHMEM_STAGING" = "64", "OXSHMEM_STAGING_RING" = "2K";
+            host_transfers_ibgda_3_staged: "host_transfers", Ibgda, 3, "OXSHMEM_STAGING" = "64", "OXSHMEM_STAGING_RING" = "8K";
         }
     };
 }
@@ -280,8 +291,9 @@ macro_rules! network_suite_on_cpu {
             host_collectives_ibrc_3_thinned: "host_collectives" "1000" "thinned", Ibrc, 3;
             collectives_ibrc_3_thinned: "collectives" "6000" "thinned", Ibrc, 3;
 
-            rma_ibrc_3_staged: "rma", Ibrc, 3, "OXSHMEM_IBRC_STAGING" = "on";
-            rma_ibrc_2_staged_workers: "rma", Ibrc, 2, "OXSHMEM_IBRC_STAGING" = "64", "OXSHMEM_CPU_WORKERS" = "3";
+            rma_ibrc_3_staged: "rma", Ibrc, 3, "OXSHMEM_STAGING" = "on";
+            rma_ibgda_2_staged_workers: "rma", Ibgda, 2, "OXSHMEM_STAGING" = "64", "OXSHMEM_STAGING_RING" = "2K", "OXSHMEM_CPU_WORKERS" = "3";
+            rma_ibrc_2_staged_workers: "rma", Ibrc, 2, "OXSHMEM_STAGING" = "64", "OXSHMEM_CPU_WORKERS" = "3";
         }
     };
 }

@@ -20,7 +20,7 @@
 namespace oxshmem::abi {
 
 constexpr uint32_t kMagic = 0x4d53584f; // "OXSM" in memory
-#define OXSHMEM_ABI_VERSION 17
+#define OXSHMEM_ABI_VERSION 18
 constexpr uint32_t kAbiVersion = OXSHMEM_ABI_VERSION;
 
 // PEs of a job, at most.
@@ -140,6 +140,7 @@ enum class Op : uint32_t {
     alltoalls = 23,
     reduce = 24,
     reducescatter = 25,
+    staging = 26, // waiting for a slot of a staging ring
 };
 
 // The first error of a launch; later ones are dropped, since they mostly follow from it.
@@ -201,7 +202,14 @@ struct alignas(128) Qp {
     uint32_t landing_key; // big-endian, of the memory at `landing`, which work requests address by virtual address
     uint64_t used_word;   // of a QP of another context: the uint64_t that says whether it was posted to since the last quiet
     uint64_t used_mask;   // its bit there
-    uint32_t reserved0[8];
+    // The staging ring, where the card is far from the payloads, or 0: (1 << ring_log2) slots of
+    // slot_bytes bytes, in memory near the card. The request at block index i reads slot
+    // i % (1 << ring_log2); see detail/ibgda/staging.h.
+    uint64_t ring;
+    uint32_t ring_key; // big-endian; work requests address the ring by virtual address
+    uint32_t slot_bytes;
+    uint32_t ring_log2; // at most depth_log2
+    uint32_t reserved0[3];
     // Written by posters.
     alignas(128) uint64_t gate;
     uint64_t
@@ -209,6 +217,8 @@ struct alignas(128) Qp {
     uint64_t landing_head; // landing slots ever looked for: where the next search begins
     uint32_t holder;       // not 0: a thread posts to this QP of a private context, see detail/context.h
     uint32_t reserved1;
+    uint64_t staged; // pieces of puts that went through the staging ring, and their bytes, for statistics
+    uint64_t staged_bytes;
     // Written by the group that rings.
     alignas(128) uint64_t rung; // blocks the last doorbell covered
     uint64_t doorbells;         // doorbells rung, for statistics
@@ -668,7 +678,12 @@ struct alignas(128) State {
     // source: kInlineOneBlock, or kInlineMost where a card is so far from the GPU that its reads
     // are slow.
     uint32_t inline_up_to;
-    uint32_t reserved0[13];
+
+    // Puts of at most this many bytes are read by the card where they are, or travel in the queue:
+    // at least inline_up_to, and kMaxMessageBytes where no QP has a staging ring. Longer ones go
+    // through the ring of their QP, if it has one.
+    uint32_t direct_up_to;
+    uint32_t reserved0[12];
 
     uint64_t p2p_far[kMaxPes / 64];
 };

@@ -106,7 +106,12 @@ OXSHMEM_OUTLINE void far_put(C context, void *dst, const void *src, uint64_t byt
             }
         }
     } else if (path_to(pe, Op::put) != Path::none && check_symmetric(dst, bytes, pe, Op::put) && bytes != 0) {
-        network_put_by<Scope>(context, dst, src, bytes, pe, blocking);
+        if (is_staged(context, bytes, pe, Use::data)) {
+            // The source is copied when this returns.
+            staged_put<Scope>(blocking ? at_once(context) : context, dst, src, bytes, pe, Use::data);
+        } else {
+            network_put_by<Scope>(context, dst, src, bytes, pe, blocking);
+        }
     }
 }
 

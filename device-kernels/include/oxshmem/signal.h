@@ -50,11 +50,30 @@ OXSHMEM_OUTLINE void near_put_signal(void *dst, const void *src, uint64_t bytes,
     }
 }
 
+// Puts data through the staging ring, and posts its signal after it on the same QP.
+template <class Scope, class C>
+OXSHMEM_OUTLINE void staged_put_signal(C context, void *dst, const void *src, uint64_t bytes, uint64_t *signal, uint64_t value,
+                                       SignalOp op, int pe) {
+    staged_put<Scope>(at_once(context), dst, src, bytes, pe, use_of(op));
+    Scope::sync();
+    if (Scope::rank() == 0) {
+        if (op == SignalOp::add) {
+            watch_atomic(signal, pe, true);
+        }
+        network_signal(by_leader<Scope>(context), signal, value, op, pe);
+    }
+}
+
 template <class Scope, class C>
 OXSHMEM_OUTLINE void far_put_signal(C context, void *dst, const void *src, uint64_t bytes, uint64_t *signal, uint64_t value,
                                     SignalOp op, int pe, bool blocking) {
-    if (Scope::rank() != 0 || path_to(pe, Op::put_signal) == Path::none || !check_symmetric(dst, bytes, pe, Op::put_signal) ||
-        !check_signal(signal, op, pe, Op::put_signal)) {
+    const bool staged = is_staged(context, bytes, pe, use_of(op));
+    if ((Scope::rank() != 0 && !staged) || path_to(pe, Op::put_signal) == Path::none ||
+        !check_symmetric(dst, bytes, pe, Op::put_signal) || !check_signal(signal, op, pe, Op::put_signal)) {
+        return;
+    }
+    if (staged) {
+        staged_put_signal<Scope>(context, dst, src, bytes, signal, value, op, pe);
         return;
     }
     if (op == SignalOp::add) {

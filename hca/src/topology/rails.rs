@@ -132,6 +132,21 @@ impl Way {
     }
 }
 
+impl Way {
+    /// Returns whether the payload is copied to memory near the card before that reads it.
+    ///
+    /// ```
+    /// use oxshmem_hca::topology::{Through, Way};
+    ///
+    /// assert!(Way::Staged.is_staged() && Way::Push { through: Through::Host }.is_staged());
+    /// assert!(!Way::Direct.is_staged() && !Way::Push { through: Through::Source }.is_staged());
+    /// ```
+    #[must_use]
+    pub fn is_staged(self) -> bool {
+        matches!(self, Self::Staged | Self::Push { through: Through::Gpu(_) | Through::Host })
+    }
+}
+
 /// Where the card of the destination's rail reads a payload that was pushed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Through {

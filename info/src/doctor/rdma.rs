@@ -531,8 +531,8 @@ fn way(card: &Card, place: &Place, distance: Distance) -> Finding {
             PROBE,
             Outcome::Warn,
             format!(
-                "{card}, {distance}: {consequence}; of all data only large puts of the CPU proxy are staged through host memory \
-                 (OXSHMEM_IBRC_STAGING)"
+                "{card}, {distance}: {consequence}; of all data only long puts are staged in memory near the card \
+                 (OXSHMEM_STAGING)"
             ),
             "run PEs on GPUs that have a card at their socket, or name a nearer card in OXSHMEM_HCA_DEVICES",
         ),

@@ -9,7 +9,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::sys::{
-    CU_MEMHOSTREGISTER_DEVICEMAP, CU_MEMHOSTREGISTER_PORTABLE, CUmemAccess_flags, CUmemAccessDesc, CUstream,
+    CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTREGISTER_DEVICEMAP, CU_MEMHOSTREGISTER_PORTABLE, CUmemAccess_flags,
+    CUmemAccessDesc, CUstream,
 };
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
@@ -179,8 +180,8 @@ unsafe impl Send for Pinned {}
 // SAFETY: as above.
 unsafe impl Sync for Pinned {}
 
-/// Kernels reach page-locked memory at the host's address, since the driver's address space is
-/// unified.
+/// Kernels of every context reach page-locked memory at the host's address, since the driver's
+/// address space is unified.
 impl HostMemory for Pinned {
     fn address(&self) -> *mut u8 {
         self.at
@@ -197,7 +198,7 @@ impl Pinned {
         {
             let _entered = stream.enter()?;
             // SAFETY: writes one pointer.
-            unsafe { driver!(cuMemHostAlloc(&raw mut at, bytes, 0)) }
+            unsafe { driver!(cuMemHostAlloc(&raw mut at, bytes, CU_MEMHOSTALLOC_PORTABLE)) }
                 .map_err(|error| stream.error(format!("cannot allocate {bytes} bytes of page-locked memory"), error))?;
         }
         Ok(Self { stream, at: at.cast(), bytes })

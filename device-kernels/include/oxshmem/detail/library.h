@@ -16,6 +16,10 @@ enum class Verdict : uint32_t;
 struct AtomicRequest;
 struct ContextQp;
 struct WaitClock;
+enum class Use : uint32_t;
+
+// The lanes that copy what is staged.
+enum class CopyBy : uint32_t { thread, warp, block };
 
 extern "C" {
 // Errors and deadlines: error.h.
@@ -39,6 +43,7 @@ __device__ uint64_t OXSHMEM_LIBRARY(fetch_atomic)(void *target, AtomicRequest re
 __device__ void OXSHMEM_LIBRARY(signal)(uint64_t *signal, uint64_t value, SignalOp op, int pe);
 __device__ uint64_t OXSHMEM_LIBRARY(put_signal)(void *dst, const void *src, uint64_t bytes, uint64_t *signal, uint64_t value,
                                                 SignalOp op, int pe);
+__device__ void OXSHMEM_LIBRARY(staged_put)(CopyBy lanes, void *dst, const void *src, uint64_t bytes, int pe, Use use);
 __device__ void OXSHMEM_LIBRARY(fence)();
 __device__ void OXSHMEM_LIBRARY(wait)(uint64_t end, int pe, Op op);
 __device__ void OXSHMEM_LIBRARY(complete)(int pe, Op op);
@@ -54,6 +59,8 @@ __device__ uint64_t OXSHMEM_LIBRARY(context_fetch_atomic)(ContextQp queue, void 
 __device__ void OXSHMEM_LIBRARY(context_signal)(ContextQp queue, uint64_t *signal, uint64_t value, SignalOp op, int pe);
 __device__ uint64_t OXSHMEM_LIBRARY(context_put_signal)(ContextQp queue, void *dst, const void *src, uint64_t bytes,
                                                         uint64_t *signal, uint64_t value, SignalOp op, int pe);
+__device__ void OXSHMEM_LIBRARY(context_staged_put)(ContextQp queue, CopyBy lanes, void *dst, const void *src, uint64_t bytes,
+                                                    int pe, Use use);
 __device__ void OXSHMEM_LIBRARY(context_wait)(ContextQp queue, uint64_t end, int pe, Op op);
 __device__ void OXSHMEM_LIBRARY(context_flush)(const abi::Context &context);
 __device__ void OXSHMEM_LIBRARY(context_quiet)(const abi::Context &context, uint32_t rank, uint32_t size);

@@ -8,7 +8,7 @@
 #ifndef OXSHMEM_DEVICE_LIBRARY
 #include "ibgda/operations.h"
 #else
-#include "operation.h"
+#include "staged.h"
 
 namespace oxshmem::detail {
 
@@ -69,6 +69,19 @@ OXSHMEM_DEVICE uint64_t network_put_signal(DefaultContext, void *dst, const void
 OXSHMEM_DEVICE uint64_t network_put_signal(ContextQp queue, void *dst, const void *src, uint64_t bytes, uint64_t *signal,
                                            uint64_t value, SignalOp op, int pe) {
     return OXSHMEM_LIBRARY(context_put_signal)(queue, dst, src, bytes, signal, value, op, pe);
+}
+// What the library is told of a scope.
+template <class Scope>
+constexpr CopyBy kCopyBy = Scope::kLanes == 1     ? CopyBy::thread
+                           : Scope::kSeveralWarps ? CopyBy::block
+                                                  : CopyBy::warp;
+template <class Scope>
+OXSHMEM_DEVICE void staged_put(DefaultContext, void *dst, const void *src, uint64_t bytes, int pe, Use use) {
+    OXSHMEM_LIBRARY(staged_put)(kCopyBy<Scope>, dst, src, bytes, pe, use);
+}
+template <class Scope>
+OXSHMEM_DEVICE void staged_put(ContextQp queue, void *dst, const void *src, uint64_t bytes, int pe, Use use) {
+    OXSHMEM_LIBRARY(context_staged_put)(queue, kCopyBy<Scope>, dst, src, bytes, pe, use);
 }
 OXSHMEM_DEVICE void network_wait(DefaultContext, uint64_t end, int pe, Op op) {
     OXSHMEM_LIBRARY(wait)(end, pe, op);

@@ -232,7 +232,7 @@ fn the_card_of_each_gpu_is_shown_with_the_way_to_it() {
     assert_eq!(findings[0].reason, "mlx5_0/1, below one PCIe bridge");
     assert!(
         findings[1].reason.contains("at another NUMA node")
-            && findings[1].reason.contains("only large puts of the CPU proxy are staged"),
+            && findings[1].reason.contains("of all data only long puts are staged"),
         "{findings:?}"
     );
     let findings = select(&[("OXSHMEM_HCA", "mlx5:mlx5_9")]);

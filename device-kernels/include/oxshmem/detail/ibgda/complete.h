@@ -137,10 +137,10 @@ OXSHMEM_LAZY OXSHMEM_NOINLINE void fail(Qp &qp, uint64_t wanted, Op op) {
 
 // Breaks the QP because a post that has reserved is given up, after this or another deadline of the
 // launch has passed: nothing that is reserved after it can be rung for.
-OXSHMEM_LAZY OXSHMEM_NOINLINE void give_up(Qp &qp) {
+OXSHMEM_LAZY OXSHMEM_NOINLINE void give_up(Qp &qp, Op op) {
     port::store<order::relaxed, reach::device>(&qp.room, uint64_t{0});
     abi::ErrorRecord error;
-    describe(error, ErrorCode::timeout, Op::queue_space, qp.pe, qp.wq, 0);
+    describe(error, ErrorCode::timeout, op, qp.pe, qp.wq, 0);
     error.qpn = qp.qpn;
     break_queue(&qp.completed, qp.breakage, error);
 }
@@ -205,13 +205,14 @@ OXSHMEM_LAZY OXSHMEM_OUTLINE Outcome wait_alone(Qp &qp, Account account, Op op) 
     return Outcome::complete;
 }
 
-// Waits until blocks may be reused. False: they never will be, and the QP is broken.
-OXSHMEM_LAZY OXSHMEM_NOINLINE bool wait_space(Qp &qp, uint64_t blocks) {
-    const Outcome outcome = wait_blocks<Ends::anywhere>(qp, known_completed(qp), blocks, Op::queue_space);
+// Waits until blocks, or their slots in the staging ring, may be reused. False: they never will be,
+// and the QP is broken.
+OXSHMEM_LAZY OXSHMEM_NOINLINE bool wait_space(Qp &qp, uint64_t blocks, Op op) {
+    const Outcome outcome = wait_blocks<Ends::anywhere>(qp, known_completed(qp), blocks, op);
     if (outcome == Outcome::failed) {
-        fail(qp, blocks, Op::queue_space);
+        fail(qp, blocks, op);
     } else if (outcome == Outcome::late) {
-        give_up(qp);
+        give_up(qp, op);
     }
     return outcome == Outcome::complete;
 }

@@ -11,7 +11,7 @@
 
 #include "../ibrc/operations.h"
 #include "landing.h"
-#include "submit.h"
+#include "staging.h"
 
 namespace oxshmem::detail {
 
@@ -185,14 +185,14 @@ template <class Queue> OXSHMEM_OUTLINE Posted put_piece(void *dst, const void *s
 }
 
 // Whether a put to a peer that is not direct is a single work request of this GPU's, as most are:
-// of more bytes than travel in the queue, between chunks of the heap. It has no other error than
-// the network's then. The conditions do not depend on each other, so that the thread waits once for
-// all that it has to load.
+// of more bytes than travel in the queue, and fewer than may be staged, between chunks of the heap.
+// It has no other error than the network's then. The conditions do not depend on each other, so
+// that the thread waits once for all that it has to load.
 OXSHMEM_DEVICE bool is_one_transfer(const void *dst, const void *src, uint64_t bytes, int pe) {
     const uint64_t room = port::state().heap_bytes, to = offset_of(dst), from = offset_of(src);
     // The heap ends where a chunk does.
     const bool inside = (to < room) & (from < room) & (bytes <= left_in_chunk(to)) & (bytes <= left_in_chunk(from));
-    const bool size = (bytes > port::state().inline_up_to) & (bytes <= abi::kMaxMessageBytes);
+    const bool size = (bytes > port::state().inline_up_to) & (bytes <= port::state().direct_up_to);
     return posts_to(pe) & size & inside;
 }
 

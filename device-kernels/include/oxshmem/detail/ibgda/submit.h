@@ -120,7 +120,7 @@ OXSHMEM_DEVICE uint64_t settle(Queue queue, Qp &qp, Group &group, Reservation &r
         }
     }
     first |= (ordered ? kToldOrdered : 0) | (got_baton(entry.gate) ? kToldBaton : 0);
-    if (full && !keeping([&] { return wait_space(qp, wanted); }, first, r, group, live...)) {
+    if (full && !keeping([&] { return wait_space(qp, wanted, Op::queue_space); }, first, r, group, live...)) {
         first = kToldFailed;
     }
     return first;
