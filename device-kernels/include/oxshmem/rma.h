@@ -87,8 +87,18 @@ OXSHMEM_DEVICE void network_get_by(C context, void *dst, const void *src, uint64
 
 // Copying takes more registers than a caller's loop should lose, and so does posting: each is a
 // function of its own.
-template <class Scope> OXSHMEM_OUTLINE void near_copy(void *dst, const void *src, uint64_t bytes) {
-    copy<Scope>(dst, src, bytes);
+template <class Scope, Source kFrom = Source::near> OXSHMEM_OUTLINE void near_copy(void *dst, const void *src, uint64_t bytes) {
+    copy<Scope, kFrom>(dst, src, bytes);
+}
+
+// The same for put and get, which do without that function where they can.
+template <class Scope, Source kFrom> OXSHMEM_DEVICE void near_transfer(void *dst, const void *src, uint64_t bytes) {
+    if constexpr (port::kCoalesced && Scope::kLanes > 1) {
+        if (copy_leanly<Scope, kFrom>(dst, src, bytes)) {
+            return;
+        }
+    }
+    near_copy<Scope, kFrom>(dst, src, bytes);
 }
 
 // put and get of what cannot be accessed in place: over the network, or not at all. (So a put whose
@@ -155,7 +165,7 @@ OXSHMEM_DEVICE void put_by(C context, void *dst, const void *src, uint64_t bytes
     } else if (is_word<Scope>(dst, src, bytes)) {
         port::write(translate(static_cast<uint64_t *>(dst), pe), port::read(static_cast<const uint64_t *>(src)));
     } else {
-        near_copy<Scope>(translate(dst, pe), src, bytes);
+        near_transfer<Scope, Source::near>(translate(dst, pe), src, bytes);
     }
 }
 
@@ -173,7 +183,7 @@ OXSHMEM_DEVICE void get_by(C context, void *dst, const void *src, uint64_t bytes
     } else if (is_word<Scope>(dst, src, bytes)) {
         port::write(static_cast<uint64_t *>(dst), port::read(translate(static_cast<const uint64_t *>(src), pe)));
     } else {
-        near_copy<Scope>(dst, translate(src, pe), bytes);
+        near_transfer<Scope, Source::far>(dst, translate(src, pe), bytes);
     }
 }
 

@@ -24,8 +24,86 @@ template <class Scope> OXSHMEM_DEVICE Slice slice(uint64_t n) {
     return {first < n ? first : n, first + each < n ? first + each : n};
 }
 
+// Whether the source of a copy is this PE's memory, or another one's.
+enum class Source { near, far };
+
+// Unit `index` of a copy of whole units.
+template <class U> OXSHMEM_DEVICE void copy_one(char *to, const char *from, uint64_t bytes, uint32_t index) {
+    if (index * sizeof(U) < bytes) {
+        port::write(reinterpret_cast<U *>(to) + index, port::read(reinterpret_cast<const U *>(from) + index));
+    }
+}
+
+// Copies what is short and aligned: one access for each lane, and nothing else to compute. Returns
+// false, and copies nothing, if it is not.
+template <class Scope> OXSHMEM_DEVICE bool copy_at_once(void *dst, const void *src, uint64_t bytes) {
+    const uint64_t together = reinterpret_cast<uint64_t>(dst) | reinterpret_cast<uint64_t>(src) | bytes;
+    char *to = static_cast<char *>(dst);
+    const char *from = static_cast<const char *>(src);
+    if (together % 16 == 0 && bytes <= 16 * Scope::size()) {
+        copy_one<port::vec16>(to, from, bytes, Scope::rank());
+    } else if (together % 8 == 0 && bytes <= 8 * Scope::size()) {
+        copy_one<uint64_t>(to, from, bytes, Scope::rank());
+    } else if (together % 4 == 0 && bytes <= 4 * Scope::size()) {
+        copy_one<uint32_t>(to, from, bytes, Scope::rank());
+    } else {
+        return false;
+    }
+    return true;
+}
+
+// Threads of a block that copies by copy_by_many, and the most bytes that it loads so over the
+// link, where what it has in flight does not fill that.
+constexpr uint32_t kManyThreads = 512;
+constexpr uint64_t kMostLoadedByMany = 512 << 10;
+
+// Copies whole units of 16 bytes, in relocatable code. There a function keeps the registers that it
+// uses, beyond the first 30 or so, in memory for its caller: with 1024 threads and 31 registers
+// each that takes longer than to copy 64 KiB. So many threads, which need less in flight each, have
+// a function of few registers, which calls none.
+template <class Scope> OXSHMEM_OUTLINE void copy_by_many(char *to, const char *from, uint64_t bytes) {
+    constexpr uint32_t kInFlight = 4, kUnit = sizeof(port::vec16), kStride = 32 * kUnit, kTile = kInFlight * kStride;
+    static_assert(kTile / kUnit <= kManyThreads);
+    const uint32_t rank = Scope::rank(), warps = Scope::size() / 32; // complete ones
+    // Beside whole tiles, one access for each of some threads is enough.
+    const uint64_t whole = bytes / kTile * kTile;
+    copy_one<port::vec16>(to + whole, from + whole, bytes - whole, rank);
+    const uint32_t step = warps * kTile;
+    uint64_t at = rank / 32 < warps ? rank / 32 * kTile + rank % 32 * kUnit : whole;
+    to += at, from += at;
+    OXSHMEM_NO_UNROLL
+    for (; at < whole; at += step, to += step, from += step) {
+        port::vec16 units[kInFlight];
+        OXSHMEM_UNROLL
+        for (uint32_t k = 0; k < kInFlight; ++k) {
+            units[k] = port::read(reinterpret_cast<const port::vec16 *>(from + k * kStride));
+        }
+        OXSHMEM_UNROLL
+        for (uint32_t k = 0; k < kInFlight; ++k) {
+            port::write(reinterpret_cast<port::vec16 *>(to + k * kStride), units[k]);
+        }
+    }
+}
+
+// Copies, if that needs few registers and no function that keeps some for its caller. Returns
+// false, and copies nothing, if it does not.
+template <class Scope, Source kFrom> OXSHMEM_DEVICE bool copy_leanly(void *dst, const void *src, uint64_t bytes) {
+    if (copy_at_once<Scope>(dst, src, bytes)) {
+        return true;
+    }
+    if constexpr (port::kRelocatable && Scope::kSeveralWarps) {
+        const uint64_t together = reinterpret_cast<uint64_t>(dst) | reinterpret_cast<uint64_t>(src) | bytes;
+        const bool fills = kFrom == Source::near || bytes <= kMostLoadedByMany;
+        if (port::block_threads() >= kManyThreads && together % sizeof(port::vec16) == 0 && fills) {
+            copy_by_many<Scope>(static_cast<char *>(dst), static_cast<const char *>(src), bytes);
+            return true;
+        }
+    }
+    return false;
+}
+
 #ifdef OXSHMEM_DEVICE_LIBRARY
-template <class Scope> OXSHMEM_DEVICE void copy(void *dst, const void *src, uint64_t bytes) {
+template <class Scope, Source = Source::near> OXSHMEM_DEVICE void copy(void *dst, const void *src, uint64_t bytes) {
     if constexpr (Scope::kLanes == 1) {
         OXSHMEM_LIBRARY(copy_by_thread)(dst, src, bytes);
     } else if constexpr (Scope::kSeveralWarps) {
@@ -180,31 +258,23 @@ template <class Scope> OXSHMEM_OUTLINE void copy_skewed(char *to, const char *fr
     }
 }
 
-// Unit `index` of a copy of whole units.
-template <class U> OXSHMEM_DEVICE void copy_one(char *to, const char *from, uint64_t bytes, uint32_t index) {
-    if (index * sizeof(U) < bytes) {
-        port::write(reinterpret_cast<U *>(to) + index, port::read(reinterpret_cast<const U *>(from) + index));
+// The rest of copy().
+template <class Scope> OXSHMEM_OUTLINE void copy_by_few(char *to, const char *from, uint64_t bytes) {
+    if ((reinterpret_cast<uint64_t>(to) ^ reinterpret_cast<uint64_t>(from)) % 16 == 0) {
+        copy_aligned<Scope, port::vec16>(to, from, bytes);
+    } else {
+        copy_skewed<Scope>(to, from, bytes);
     }
 }
 
 // Copies `bytes` bytes with the widest access that both addresses allow. Where both are aligned to
 // 2, 4 or 8, no aligned unit of that size is torn.
-template <class Scope> OXSHMEM_DEVICE void copy(void *dst, const void *src, uint64_t bytes) {
+template <class Scope, Source kFrom = Source::near> OXSHMEM_DEVICE void copy(void *dst, const void *src, uint64_t bytes) {
     char *to = static_cast<char *>(dst);
     const char *from = static_cast<const char *>(src);
     if constexpr (port::kCoalesced) {
-        // Short and aligned: one access for each lane, and nothing else to compute.
-        const uint64_t together = reinterpret_cast<uint64_t>(to) | reinterpret_cast<uint64_t>(from) | bytes;
-        if (together % 16 == 0 && bytes <= 16 * Scope::size()) {
-            copy_one<port::vec16>(to, from, bytes, Scope::rank());
-        } else if (together % 8 == 0 && bytes <= 8 * Scope::size()) {
-            copy_one<uint64_t>(to, from, bytes, Scope::rank());
-        } else if (together % 4 == 0 && bytes <= 4 * Scope::size()) {
-            copy_one<uint32_t>(to, from, bytes, Scope::rank());
-        } else if ((reinterpret_cast<uint64_t>(to) ^ reinterpret_cast<uint64_t>(from)) % 16 == 0) {
-            copy_aligned<Scope, port::vec16>(to, from, bytes);
-        } else {
-            copy_skewed<Scope>(to, from, bytes);
+        if (!copy_leanly<Scope, kFrom>(to, from, bytes)) {
+            copy_by_few<Scope>(to, from, bytes);
         }
     } else {
         // Each lane takes a run of whole cache lines, so that no two lanes write to one.

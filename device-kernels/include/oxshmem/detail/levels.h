@@ -433,7 +433,7 @@ OXSHMEM_LAZY OXSHMEM_OUTLINE bool levels_broadcast(Session session, void *dst, c
         if (team.me == root) {
             from = at_offset(src, range.first);
         } else if (is_home) {
-            near_copy<block_scope>(to, of_member(team, at_offset(src, range.first), root), range.bytes());
+            near_copy<block_scope, Source::far>(to, of_member(team, at_offset(src, range.first), root), range.bytes());
             block_scope::sync();
         } else if (!await_message(session, 0, parent, piece + 1)) {
             return false;

@@ -317,7 +317,7 @@ OXSHMEM_OUTLINE bool push_broadcast(Session session, void *dst, const void *src,
     }
     if (kSeveralBlocks<Scope> || team.one_round) {
         if (!is_root) {
-            near_copy<Scope>(dst, of_member(team, src, root), bytes);
+            near_copy<Scope, Source::far>(dst, of_member(team, src, root), bytes);
             arrive<Scope, false>(session, 0, root, root + 1);
         }
         return true;
