@@ -54,7 +54,7 @@ pub struct HcaInfo {
     /// given none.
     pub counter_set: u8,
     /// Queue pairs that may ring without a doorbell record
-    /// ([`SendDbrMode::NoDbrExt`](crate::prm::qpc::SendDbrMode::NoDbrExt)) at a time, those of all
+    /// ([`SendDbrMode::NoDbrExt`]) at a time, those of all
     /// processes together; 0: none may.
     pub without_records: u32,
     /// Commands that are worth giving it at a time: 1 where each waits for the one before.
