@@ -45,8 +45,14 @@ OXSHMEM_DEVICE void rounds(uint32_t *flags, uint32_t *own, uint32_t first, uint3
 
 } // namespace
 
-OXSHMEM_KERNEL(put_word, uint64_t *word, uint64_t value, uint32_t pe) {
-    oxshmem::putmem(oxshmem::thread, word, &value, sizeof(value), static_cast<int>(pe));
+// Puts `n` words that hold `value`, with nothing else of this PE under way when it ends: what went
+// before is complete, and so is the put here, since its words are more than travel in the queue.
+OXSHMEM_KERNEL(put_alone, uint64_t *dst, uint64_t *src, uint32_t n, uint64_t value, uint32_t pe) {
+    oxshmem::quiet();
+    for (uint32_t i = 0; i < n; ++i) {
+        src[i] = value;
+    }
+    oxshmem::put(oxshmem::thread, dst, src, n, static_cast<int>(pe));
 }
 
 // Barrier rounds `first` to `first + count`, the first of them at least 1. `flags`: n_pes words,
