@@ -112,7 +112,12 @@ impl Ibgda {
         let cards = cards.into_iter().map(Card::new).collect::<Result<Vec<_>>>()?;
         let columns: Vec<u32> = (0..config.qps_per_peer()).map(|column| striping.target(column)).collect();
         let card_of = queues.cards((&rails, me), &columns);
-        let (lent, borrowed) = staging.exchange((bootstrap, links), device, &card_of)?;
+        // Only cards of other rails are near the GPU of another PE, and all PEs push or none does.
+        let (lent, borrowed) = if rails.is_pushing() {
+            staging.exchange((bootstrap, links), device, &card_of)?
+        } else {
+            Default::default()
+        };
         let on = (&cards[..], &staging, borrowed);
         let (queues, tried) = QueueSet::create(on, (&rails, me), (device, posting), slab, queues, columns)?;
         for attempt in &tried {
