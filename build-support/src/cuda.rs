@@ -341,9 +341,24 @@ fn oldest_isa(arch: u32) -> Option<(u32, u32)> {
     }
 }
 
-/// Returns PTX that says of itself that it is of the oldest version that has its target, so that
-/// older drivers compile it. The compiler names its own newest version, whatever the code uses. The
-/// assembler refuses what a version does not have, and the cubins are made from this text.
+/// The version of PTX that loads and stores 256 bits at once (PTX ISA, "ld" and "st"). The compiler
+/// makes such accesses of neighbouring ones for sm_100 and newer when it optimises.
+const WIDE_ACCESS_ISA: (u32, u32) = (8, 8);
+
+/// Returns whether PTX loads or stores vectors of 256 bits.
+fn has_wide_access(ptx: &str) -> bool {
+    ptx.lines().any(|line| {
+        // An instruction may follow its predicate: `@%p1 ld.global.v4.u64`.
+        line.split_whitespace()
+            .filter(|word| word.starts_with("ld.") || word.starts_with("st."))
+            .any(|opcode| opcode.contains(".v8.") || (opcode.contains(".v4.") && opcode.ends_with("64")))
+    })
+}
+
+/// Returns PTX that says of itself that it is of the oldest version that has its target and its
+/// vectors, so that older drivers compile it. The compiler names its own newest version, whatever
+/// the code uses. The assembler refuses what a version does not have, and the cubins are made from
+/// this text.
 fn for_older_drivers(ptx: &str, arch: u32) -> String {
     let Some((line, version)) = ptx.lines().find_map(|line| Some((line, line.trim().strip_prefix(".version ")?)))
     else {
@@ -351,7 +366,8 @@ fn for_older_drivers(ptx: &str, arch: u32) -> String {
     };
     let parts =
         version.trim().split_once('.').and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
-    match (parts, oldest_isa(arch)) {
+    let oldest = oldest_isa(arch).map(|oldest| if has_wide_access(ptx) { oldest.max(WIDE_ACCESS_ISA) } else { oldest });
+    match (parts, oldest) {
         (Some(named), Some(oldest)) if named > oldest => {
             ptx.replacen(line, &format!(".version {}.{}", oldest.0, oldest.1), 1)
         }
@@ -680,6 +696,13 @@ mod tests {
         assert_eq!(for_older_drivers(&ptx("9.0"), 100), ptx("8.6"));
         assert_eq!(for_older_drivers(&ptx("9.0"), 120), ptx("8.7"));
         assert_eq!(for_older_drivers(&ptx("8.10"), 103), ptx("8.8"), "minor versions are numbers");
+        // Vectors of 256 bits need a newer version than their target does.
+        for wide in ["ld.global.v4.u64 \t{%rd4}", "@%p1 st.v8.b32 [%rd1]"] {
+            let ptx = |version: &str| format!(".version {version}\n.target sm_100\n\t{wide};\n");
+            assert_eq!(for_older_drivers(&ptx("9.0"), 100), ptx("8.8"), "{wide}");
+        }
+        let narrow = |version: &str| format!(".version {version}\n.target sm_100\n\tld.global.v4.u32 \t{{%r4}};\n");
+        assert_eq!(for_older_drivers(&narrow("9.0"), 100), narrow("8.6"));
         // What is old already stays, and so does what nothing is known of.
         assert_eq!(for_older_drivers(&ptx("8.3"), 90), ptx("8.3"));
         assert_eq!(for_older_drivers(&ptx("9.4"), 130), ptx("9.4"));
