@@ -108,6 +108,11 @@ fn headers() -> PathBuf {
         .map_or_else(|| crate_folder().join("../device-kernels/include"), PathBuf::from)
 }
 
+/// Options of the compiler. Each mutant is a compilation, which takes longer than the search for the
+/// mutant. Without optimisation a compilation takes half as long. The time of a step is the explorer's,
+/// hardly the module's.
+const OPTIONS: &[&str] = &["-std=c++17", "-O0", "-g1", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-exceptions"];
+
 fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> ModuleError {
     let what = what.into();
     move |error| ModuleError::Io { what, error }
@@ -157,7 +162,7 @@ fn run(what: &str, command: &mut Command) -> Result<(), ModuleError> {
 fn compile(recipe: &Recipe) -> Result<PathBuf, ModuleError> {
     let patch = recipe.patch.as_ref().map(|patch| crate_folder().join("mutants").join(format!("{patch}.patch")));
     let mut hash = DefaultHasher::new();
-    recipe.hash(&mut hash);
+    (recipe, OPTIONS).hash(&mut hash);
     hash_folder(&headers(), &mut hash)?;
     hash_folder(&crate_folder().join("programs"), &mut hash)?;
     if let Some(patch) = &patch {
@@ -183,7 +188,7 @@ fn compile(recipe: &Recipe) -> Result<PathBuf, ModuleError> {
     }
     let unfinished = cache.join(format!("{name}.{}.so", std::process::id()));
     let mut compiler = Command::new(env!("OXSHMEM_EXPLORE_CXX"));
-    compiler.args(["-std=c++17", "-O1", "-g1", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-exceptions"]);
+    compiler.args(OPTIONS);
     compiler.arg("-I").arg(&include).args(recipe.defines.iter().map(|define| format!("-D{define}")));
     compiler.arg(crate_folder().join("programs").join(format!("{}.cpp", recipe.file))).arg("-o").arg(&unfinished);
     run(&format!("compiling {}", recipe.name()), &mut compiler)?;
