@@ -108,9 +108,9 @@ fn headers() -> PathBuf {
         .map_or_else(|| crate_folder().join("../device-kernels/include"), PathBuf::from)
 }
 
-/// Options of the compiler. Each mutant is a compilation, which takes longer than the search for the
-/// mutant. Without optimisation a compilation takes half as long. The time of a step is the explorer's,
-/// hardly the module's.
+/// Options of the compiler. Each mutant is a compilation, which takes longer than the search for
+/// the mutant. Without optimisation a compilation takes half as long. The time of a step is the
+/// explorer's, hardly the module's.
 const OPTIONS: &[&str] = &["-std=c++17", "-O0", "-g1", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-exceptions"];
 
 fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> ModuleError {
