@@ -350,6 +350,15 @@ fn the_choice_of_staging_is_reported_cpu() {
     assert!(text.contains(error), "{text}");
 }
 
+/// What PEs that share a GPU leave out of the lists of collectives is seen in other calls. The
+/// checks are in the program, whose lists they are.
+#[test]
+fn thinned_lists_show_everything_cpu() {
+    for case in ["collectives_thinned", "host_collectives_thinned"] {
+        conformance(case, 1).passes();
+    }
+}
+
 /// With the defaults, a PE needs less than 256 MiB of memory.
 #[test]
 fn memory_cpu() {

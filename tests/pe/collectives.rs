@@ -1,9 +1,12 @@
 //! Collectives: every one of them in every scope, by every algorithm, with every type and operator,
 //! in place and with lengths that fit nothing; and calls that do not belong together.
 
+use std::collections::HashSet;
+
 use bytemuck::{Pod, Zeroable};
 use oxshmem::abi::{Algorithm, Call, ReduceOp, TEAM_WORLD, Team as Row, Type};
 use oxshmem::{Error, FaultKind, Operations, SymmetricSlice};
+use oxshmem_tests::covering::covering;
 
 use crate::Outcome;
 use crate::rig::{Extent, Rig, mix};
@@ -732,64 +735,61 @@ pub fn collective_timeouts(_: &[String]) -> Outcome {
     bench.rig.finish()
 }
 
-#[cfg(test)]
-mod tests {
-    use std::collections::HashSet;
+/// The ways of a world of `n` PEs that reach each other directly, or do not.
+fn ways(me: u64, n: u64, near: bool) -> Vec<Way> {
+    let algorithms = [Algorithm::Packets, Algorithm::Push, Algorithm::Tree].into_iter();
+    let ways = algorithms.flat_map(|algorithm| [(algorithm, false), (algorithm, true)]);
+    let ways = ways.filter(|(algorithm, by_rounds)| !by_rounds || near && *algorithm != Algorithm::Packets);
+    let ways = ways.flat_map(|(algorithm, by_rounds)| (0..3).map(move |scope| (scope, algorithm, by_rounds)));
+    ways.map(|(scope, algorithm, by_rounds)| Way { team: TEAM_WORLD, me, n, scope, algorithm, by_rounds }).collect()
+}
 
-    use super::*;
-    use crate::rig::covering;
+/// Checks what a thinned list has and that all members thin alike, without a PE. What it has is
+/// counted by hand, not by what chooses it.
+pub fn thinned(_args: &[String]) -> Outcome {
+    a_thinned_list_has_every_call_way_type_and_operator();
+    all_members_thin_alike();
+    Ok(())
+}
 
-    /// The ways of a world of `n` PEs that reach each other directly, or do not.
-    fn ways(me: u64, n: u64, near: bool) -> Vec<Way> {
-        let algorithms = [Algorithm::Packets, Algorithm::Push, Algorithm::Tree].into_iter();
-        let ways = algorithms.flat_map(|algorithm| [(algorithm, false), (algorithm, true)]);
-        let ways = ways.filter(|(algorithm, by_rounds)| !by_rounds || near && *algorithm != Algorithm::Packets);
-        let ways = ways.flat_map(|(algorithm, by_rounds)| (0..3).map(move |scope| (scope, algorithm, by_rounds)));
-        ways.map(|(scope, algorithm, by_rounds)| Way { team: TEAM_WORLD, me, n, scope, algorithm, by_rounds }).collect()
+fn a_thinned_list_has_every_call_way_type_and_operator() {
+    for (n, near) in [(2, true), (3, false), (4, true)] {
+        let all = of_world(&ways(0, n, near), 6000);
+        let total = all.len();
+        let few = covering(all, Case::features);
+        assert!(few.len() * 5 < total * 2, "{} of {total}", few.len());
+        let count =
+            |of: &dyn Fn(&Step) -> [u32; 2]| few.iter().map(|case| of(&case.step)).collect::<HashSet<_>>().len();
+        let algorithms = if near { 5 } else { 3 };
+        assert_eq!(count(&|step| [step.call, step.scope]), 9 * 3);
+        assert_eq!(count(&|step| [step.call, 2 * step.algorithm + step.by_rounds]), 9 * algorithms);
+        assert_eq!(count(&|step| [step.scope, 2 * step.algorithm + step.by_rounds]), 3 * algorithms);
+        let reductions = |step: &Step| [Call::Reduce as u32, Call::Reducescatter as u32].contains(&step.call);
+        let none = [u32::MAX; 2];
+        let kinds = count(&|step| if reductions(step) { [step.kind, step.op] } else { none });
+        // Eight integers with seven operators, f32 and f64 with four, 16 bits with three,
+        // complex with two; and what is none.
+        assert_eq!(kinds, 8 * 7 + 2 * 4 + 2 * 3 + 2 * 2 + 1);
+        let sizes: HashSet<u64> = few.iter().map(|case| case.size).collect();
+        assert!([0, 1, 4, 8, 13, 64, 250, 1000, 6000].iter().all(|size| sizes.contains(size)), "{sizes:?}");
     }
+}
 
-    /// Counted by hand, not by what chooses them.
-    #[test]
-    fn a_thinned_list_has_every_call_way_type_and_operator() {
-        for (n, near) in [(2, true), (3, false), (4, true)] {
-            let all = of_world(&ways(0, n, near), 6000);
-            let total = all.len();
-            let few = covering(all, Case::features);
-            assert!(few.len() * 5 < total * 2, "{} of {total}", few.len());
-            let count =
-                |of: &dyn Fn(&Step) -> [u32; 2]| few.iter().map(|case| of(&case.step)).collect::<HashSet<_>>().len();
-            let algorithms = if near { 5 } else { 3 };
-            assert_eq!(count(&|step| [step.call, step.scope]), 9 * 3);
-            assert_eq!(count(&|step| [step.call, 2 * step.algorithm + step.by_rounds]), 9 * algorithms);
-            assert_eq!(count(&|step| [step.scope, 2 * step.algorithm + step.by_rounds]), 3 * algorithms);
-            let reductions = |step: &Step| [Call::Reduce as u32, Call::Reducescatter as u32].contains(&step.call);
-            let none = [u32::MAX; 2];
-            let kinds = count(&|step| if reductions(step) { [step.kind, step.op] } else { none });
-            // Eight integers with seven operators, f32 and f64 with four, 16 bits with three,
-            // complex with two; and what is none.
-            assert_eq!(kinds, 8 * 7 + 2 * 4 + 2 * 3 + 2 * 2 + 1);
-            let sizes: HashSet<u64> = few.iter().map(|case| case.size).collect();
-            assert!([0, 1, 4, 8, 13, 64, 250, 1000, 6000].iter().all(|size| sizes.contains(size)), "{sizes:?}");
-        }
-    }
-
-    /// Otherwise they would wait for each other in different calls.
-    #[test]
-    fn all_members_thin_alike() {
-        let names = |me: u64| -> Vec<[u64; 5]> {
-            let few = covering(of_world(&ways(me, 3, true), 6000), Case::features);
-            let step = |case: &Case| {
-                let Step { call, scope, algorithm, by_rounds, kind, op, .. } = case.step;
-                [call, scope, 2 * algorithm + by_rounds, 100 * kind + op].map(u64::from)
-            };
-            few.iter()
-                .map(|case| {
-                    let [a, b, c, d] = step(case);
-                    [a, b, c, d, case.size]
-                })
-                .collect()
+/// Otherwise members would wait for each other in different calls.
+fn all_members_thin_alike() {
+    let names = |me: u64| -> Vec<[u64; 5]> {
+        let few = covering(of_world(&ways(me, 3, true), 6000), Case::features);
+        let step = |case: &Case| {
+            let Step { call, scope, algorithm, by_rounds, kind, op, .. } = case.step;
+            [call, scope, 2 * algorithm + by_rounds, 100 * kind + op].map(u64::from)
         };
-        assert_eq!(names(0), names(1));
-        assert_eq!(names(0), names(2));
-    }
+        few.iter()
+            .map(|case| {
+                let [a, b, c, d] = step(case);
+                [a, b, c, d, case.size]
+            })
+            .collect()
+    };
+    assert_eq!(names(0), names(1));
+    assert_eq!(names(0), names(2));
 }

@@ -1,5 +1,6 @@
 //! Collectives from the host and on streams: on teams of several shapes, of all element types.
 
+use std::collections::HashSet;
 use std::fmt::Debug;
 use std::ops::Range;
 
@@ -10,6 +11,7 @@ use oxshmem::{
     Error, FaultKind, HeapError, Operations, Pe, ReduceOp, Reducible, Stream, SymmetricSlice, SymmetricView, Team,
     TeamError, TeamUniqueId,
 };
+use oxshmem_tests::covering::covering;
 
 use crate::Outcome;
 use crate::rig::{Extent, mix};
@@ -565,32 +567,25 @@ pub fn late(_: &[String]) -> Outcome {
     Ok(pe.finalize()?)
 }
 
-#[cfg(test)]
-mod tests {
-    use std::collections::HashSet;
-
-    use super::*;
-    use crate::rig::covering;
-
-    /// Counted by hand, not by what chooses them.
-    #[test]
-    fn a_thinned_list_has_every_type_operation_form_length_and_team() {
-        for lengths in [&LENGTHS[..], &LENGTHS[..5], &LENGTHS[..4], &LENGTHS[..3]] {
-            let all = Call::all(lengths);
-            let few = covering(all.clone(), Call::features);
-            assert!(few.len() * 9 < all.len(), "{} of {}", few.len(), all.len());
-            let kinds: HashSet<usize> = few.iter().map(|call| call.kind).collect();
-            assert_eq!(kinds.len(), 15);
-            // Calls with eight integer types and the one on a stream, four types of floating point,
-            // and complex ones.
-            let ops: HashSet<_> = few.iter().filter_map(|call| Some((call.kind, call.form.op()?))).collect();
-            assert_eq!(ops.len(), 9 * 7 + 4 * 4 + 2 * 2);
-            let forms: HashSet<_> = few.iter().map(|call| (call.kind, call.form.with_any_op())).collect();
-            assert_eq!(forms.len(), 15 * 10);
-            let sizes: HashSet<_> = few.iter().map(|call| (call.form.with_any_op(), call.n, call.team)).collect();
-            assert_eq!(sizes.len(), 10 * lengths.len() * TEAMS);
-            let teams: HashSet<_> = few.iter().filter_map(|call| Some((call.form.op()?, call.team))).collect();
-            assert_eq!(teams.len(), 7 * TEAMS);
-        }
+/// Checks, without a PE, that a thinned list has every type, operation, form, length and team. They
+/// are counted by hand, not by what chooses them.
+pub fn thinned(_args: &[String]) -> Outcome {
+    for lengths in [&LENGTHS[..], &LENGTHS[..5], &LENGTHS[..4], &LENGTHS[..3]] {
+        let all = Call::all(lengths);
+        let few = covering(all.clone(), Call::features);
+        assert!(few.len() * 9 < all.len(), "{} of {}", few.len(), all.len());
+        let kinds: HashSet<usize> = few.iter().map(|call| call.kind).collect();
+        assert_eq!(kinds.len(), 15);
+        // Calls with eight integer types and the one on a stream, four types of floating point,
+        // and complex ones.
+        let ops: HashSet<_> = few.iter().filter_map(|call| Some((call.kind, call.form.op()?))).collect();
+        assert_eq!(ops.len(), 9 * 7 + 4 * 4 + 2 * 2);
+        let forms: HashSet<_> = few.iter().map(|call| (call.kind, call.form.with_any_op())).collect();
+        assert_eq!(forms.len(), 15 * 10);
+        let sizes: HashSet<_> = few.iter().map(|call| (call.form.with_any_op(), call.n, call.team)).collect();
+        assert_eq!(sizes.len(), 10 * lengths.len() * TEAMS);
+        let teams: HashSet<_> = few.iter().filter_map(|call| Some((call.form.op()?, call.team))).collect();
+        assert_eq!(teams.len(), 7 * TEAMS);
     }
+    Ok(())
 }

@@ -5,6 +5,7 @@
 //! kernels in `tests/kernels`.
 
 pub mod costs;
+pub mod covering;
 pub mod exchange;
 pub mod levels;
 pub mod mirror;
