@@ -28,13 +28,16 @@ impl Folder {
         std::fs::write(path, text).unwrap();
     }
 
-    /// Builds without a network. What is built stays in the target folder of the tests, so that the
-    /// next time is short.
+    /// Builds without a network, in the target folder of the workspace and with its profile of
+    /// dependencies: those that are built already, and compiled device code, serve here too.
     fn build(&self) -> Output {
         Command::new(env!("CARGO"))
             .args(["build", "--offline", "--quiet"])
             .current_dir(&self.0)
             .env("CARGO_TARGET_DIR", target())
+            .env("CARGO_PROFILE_DEV_DEBUG", "none")
+            .env("CARGO_PROFILE_DEV_STRIP", "debuginfo")
+            .env("CARGO_INCREMENTAL", "0")
             .env("OXSHMEM_CUDA", "0")
             // The tests' own flags and folders are not those of the crate.
             .env_remove("CARGO_MANIFEST_DIR")
@@ -49,8 +52,9 @@ impl Drop for Folder {
     }
 }
 
-fn target() -> PathBuf {
-    Path::new(env!("CARGO_TARGET_TMPDIR")).join("your-own-crate")
+/// The target folder of the workspace, in which cargo keeps `tmp` for tests.
+fn target() -> &'static Path {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap()
 }
 
 /// Files of the page: each is the code block after a comment with its name.
