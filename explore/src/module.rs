@@ -7,6 +7,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::interface::{Exports, Hooks, Program, VERSION};
 
@@ -176,8 +177,11 @@ fn compile(recipe: &Recipe) -> Result<PathBuf, ModuleError> {
     }
     std::fs::create_dir_all(&cache).map_err(io(format!("creating {}", cache.display())))?;
     let mut include = headers();
-    // Several processes may compile the same module at once, so each works in a place of its own.
-    let scratch = cache.join(format!("{name}.{}", std::process::id()));
+    // Several processes and threads may compile the same module at once, so each works in a place of
+    // its own.
+    static COMPILED: AtomicU64 = AtomicU64::new(0);
+    let unique = format!("{name}.{}.{}", std::process::id(), COMPILED.fetch_add(1, Ordering::Relaxed));
+    let scratch = cache.join(&unique);
     if let Some(patch) = &patch {
         include = scratch.join("include");
         copy_folder(&headers(), &include)?;
@@ -186,7 +190,7 @@ fn compile(recipe: &Recipe) -> Result<PathBuf, ModuleError> {
             Command::new("patch").args(["-p3", "--no-backup-if-mismatch", "-d"]).arg(&include).arg("-i").arg(patch),
         )?;
     }
-    let unfinished = cache.join(format!("{name}.{}.so", std::process::id()));
+    let unfinished = cache.join(format!("{unique}.so"));
     let mut compiler = Command::new(env!("OXSHMEM_EXPLORE_CXX"));
     compiler.args(OPTIONS);
     compiler.arg("-I").arg(&include).args(recipe.defines.iter().map(|define| format!("-D{define}")));

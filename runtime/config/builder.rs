@@ -4,7 +4,6 @@ use std::ffi::{OsStr, OsString};
 use std::io::IsTerminal;
 
 use super::error::{ConfigError, Origin};
-use super::size::SizeChoice;
 use super::table::{BUILD_VARIABLES, Config, ConfigBuilder, PREFIX, VARIABLES, Variable};
 use super::value::Choice;
 
@@ -113,8 +112,8 @@ impl Config {
     /// Returns the bytes of each of `rings` staging rings of a PE.
     pub(crate) fn staging_ring_bytes(&self, rings: usize) -> u64 {
         match self.staging_ring() {
-            SizeChoice::Given(size) => size.0,
-            SizeChoice::Auto => {
+            Choice::Given(size) => size.0,
+            Choice::Auto => {
                 let within = ((256 << 20) / (rings as u64).max(1)).clamp(64 << 10, 1 << 20);
                 1 << within.ilog2()
             }

@@ -20,6 +20,6 @@ pub use choices::{
     Registration, SoftEngine, Staging, Transport,
 };
 pub use error::{ConfigError, Origin};
-pub use size::{ByteSize, SizeChoice};
+pub use size::ByteSize;
 pub use table::{Config, ConfigBuilder, LAUNCHER_VARIABLES, MAX_NPES, PREFIX, VARIABLES, Variable};
 pub use value::{Choice, LogFilter};

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::value::{Value, decimal};
+use super::value::{Chosen, Value, decimal};
 
 /// A number of bytes.
 ///
@@ -64,49 +64,6 @@ impl Value for ByteSize {
     }
 }
 
-/// A number of bytes that the runtime chooses unless it is given: `auto` or a size.
-///
-/// ```
-/// use oxshmem::Config;
-/// use oxshmem::config::{ByteSize, SizeChoice};
-///
-/// assert_eq!(Config::default().staging_ring(), SizeChoice::Auto);
-/// let config = Config::builder().staging_ring(ByteSize(64 << 10)).build()?;
-/// assert_eq!(config.staging_ring(), SizeChoice::Given(ByteSize(64 << 10)));
-/// # Ok::<(), oxshmem::Error>(())
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SizeChoice {
-    /// Returns the default as the variable's description states it.
-    Auto,
-    /// This number of bytes.
-    Given(ByteSize),
-}
-
-impl From<ByteSize> for SizeChoice {
-    fn from(size: ByteSize) -> Self {
-        Self::Given(size)
-    }
-}
-
-impl Value for SizeChoice {
-    const FORM: &'static str = "`auto` or a size like `4096`, `512K` or `64M`";
-    fn parse(text: &str) -> Option<Self> {
-        if text == "auto" { Some(Self::Auto) } else { ByteSize::parse(text).map(Self::Given) }
-    }
-    fn show(&self) -> String {
-        match self {
-            Self::Auto => "auto".into(),
-            Self::Given(size) => size.to_string(),
-        }
-    }
-    fn numbers(&self) -> Vec<u64> {
-        match self {
-            Self::Auto => Vec::new(),
-            Self::Given(size) => vec![size.0],
-        }
-    }
-    fn show_number(number: u64) -> String {
-        ByteSize(number).to_string()
-    }
+impl Chosen for ByteSize {
+    const FORM_OR_AUTO: &'static str = "`auto` or a size like `4096`, `512K` or `64M`";
 }

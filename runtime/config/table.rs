@@ -12,7 +12,7 @@ use super::choices::{
     Registration, SoftEngine, Staging, Transport,
 };
 use super::error::Origin;
-use super::size::{ByteSize, SizeChoice};
+use super::size::ByteSize;
 use super::value::{Choice, Limits, LogFilter, Value};
 use crate::bootstrap::job::{JobId, Rendezvous};
 use crate::team::choice::Collectives;
@@ -309,7 +309,7 @@ variables! {
     /// Bytes of the staging ring of a QP where device code posts (`ibgda`), in 32 slots. A QP whose
     /// card reads payloads where they are has none. `auto` takes 1M, or less (at least 64K) to keep
     /// all rings of a PE within 256 MiB.
-    "OXSHMEM_STAGING_RING" copy staging_ring: SizeChoice = SizeChoice::Auto, Limits::PowerOfTwo(2 * KIB, GIB);
+    "OXSHMEM_STAGING_RING" copy staging_ring: Choice<ByteSize> = Choice::Auto, Limits::PowerOfTwo(2 * KIB, GIB);
     /// How many teams a PE can be in at the same time, including the four that exist
     /// forever. Each takes 66 KiB of the heap, and 17 to 19 KiB for each further block of
     /// `OXSHMEM_COLLECTIVES_SMS`.

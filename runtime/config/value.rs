@@ -100,34 +100,46 @@ impl Value for Duration {
     }
 }
 
-/// A number that the runtime chooses unless it is given: `auto` or an integer.
+/// A type of numbers that the runtime can choose.
+pub(super) trait Chosen: Value {
+    /// The form in words of a variable that may be `auto`.
+    const FORM_OR_AUTO: &'static str;
+}
+
+impl Chosen for u32 {
+    const FORM_OR_AUTO: &'static str = "`auto` or an integer";
+}
+
+/// What the runtime chooses unless it is given: `auto` or a number, of bytes in `Choice<ByteSize>`.
 ///
 /// ```
 /// use oxshmem::Config;
-/// use oxshmem::config::Choice;
+/// use oxshmem::config::{ByteSize, Choice};
 ///
 /// assert_eq!(Config::default().qp_depth(), Choice::Auto);
-/// assert_eq!(Config::builder().qp_depth(1024).build()?.qp_depth(), Choice::Given(1024));
+/// let config = Config::builder().qp_depth(1024).staging_ring(ByteSize(64 << 10)).build()?;
+/// assert_eq!(config.qp_depth(), Choice::Given(1024));
+/// assert_eq!(config.staging_ring(), Choice::Given(ByteSize(64 << 10)));
 /// # Ok::<(), oxshmem::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Choice {
+pub enum Choice<T = u32> {
     /// Returns the default as the variable's description states it.
     Auto,
     /// This number.
-    Given(u32),
+    Given(T),
 }
 
-impl Choice {
+impl<T> Choice<T> {
     /// The number, if it is given.
     ///
     /// ```
     /// use oxshmem::config::Choice;
     ///
     /// assert_eq!(Choice::Given(4).given(), Some(4));
-    /// assert_eq!(Choice::Auto.given(), None);
+    /// assert_eq!(Choice::<u32>::Auto.given(), None);
     /// ```
-    pub fn given(self) -> Option<u32> {
+    pub fn given(self) -> Option<T> {
         match self {
             Self::Auto => None,
             Self::Given(number) => Some(number),
@@ -135,28 +147,31 @@ impl Choice {
     }
 }
 
-impl From<u32> for Choice {
-    fn from(number: u32) -> Self {
+impl<T> From<T> for Choice<T> {
+    fn from(number: T) -> Self {
         Self::Given(number)
     }
 }
 
-impl Value for Choice {
-    const FORM: &'static str = "`auto` or an integer";
+impl<T: Chosen> Value for Choice<T> {
+    const FORM: &'static str = T::FORM_OR_AUTO;
     fn parse(text: &str) -> Option<Self> {
-        if text == "auto" { Some(Self::Auto) } else { u32::parse(text).map(Self::Given) }
+        if text == "auto" { Some(Self::Auto) } else { T::parse(text).map(Self::Given) }
     }
     fn show(&self) -> String {
         match self {
             Self::Auto => "auto".into(),
-            Self::Given(number) => number.to_string(),
+            Self::Given(number) => number.show(),
         }
     }
     fn numbers(&self) -> Vec<u64> {
         match self {
             Self::Auto => Vec::new(),
-            Self::Given(number) => vec![u64::from(*number)],
+            Self::Given(number) => number.numbers(),
         }
+    }
+    fn show_number(number: u64) -> String {
+        T::show_number(number)
     }
 }
 
