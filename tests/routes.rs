@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use oxshmem_tests::{Job, Transport, transcript};
+use oxshmem_tests::{Job, Transport, stdout, transcript};
 use serde_json::Value;
 
 const PE: &str = env!("CARGO_BIN_EXE_conformance-pe");
@@ -15,6 +15,7 @@ const PE: &str = env!("CARGO_BIN_EXE_conformance-pe");
 const DGX_H100: &str = include_str!("../hca/src/topology/fixtures/dgx-h100.txt");
 const DGX_A100: &str = include_str!("../hca/src/topology/fixtures/dgx-a100.txt");
 const H20: &str = include_str!("../hca/src/topology/fixtures/h20-two-sockets.txt");
+const FLAT: &str = include_str!("../hca/src/topology/fixtures/vm-flat.txt");
 const SINGLE_CARD: &str = include_str!("../hca/src/topology/fixtures/single-card.txt");
 
 /// Two GPUs and two cards below one switch.
@@ -84,6 +85,7 @@ fn job(machine: &Path, transport: Transport, puts: u64, results: &Path) -> Job {
         .nodes(2)
         .transport(transport)
         .env("OXSHMEM_HCA", "soft")
+        .env("OXSHMEM_RAILS", "direct")
         .env("OXSHMEM_QPS_PER_PEER", QPS.to_string())
         .env("OXSHMEM_TOPOLOGY", machine)
         .env("OXSHMEM_PROFILE", "counters")
@@ -258,6 +260,103 @@ fn where_no_payload_is_read_from_afar_pes_push_by_themselves() {
     assert!(report["all"]["messages"].as_u64() > Some(0), "{report}");
     // Each PE pushes to one of the two of the other node.
     assert_eq!(report["receives_only"], 4 * 4);
+}
+
+/// Has the first queue pair of each PE's software HCA, by which the PE's own card is measured, take
+/// a time that nothing else takes; or the second, by which a card of another rail is.
+const SLOW_OWN: &str = "slow=300ms@qp0";
+const SLOW_FURTHER: &str = "slow=300ms@qp1";
+
+/// What PEs of two nodes of two say about pushing, by PE.
+fn decided(name: &str, machine: &str, transport: Transport, change: impl Fn(Job) -> Job) -> Vec<String> {
+    let machine = file(&folder(name), "machine.txt", machine);
+    let job = Job::new(PE, "hca_report", 4).nodes(2).transport(transport);
+    let outcome = change(job.env("OXSHMEM_HCA", "soft").env("OXSHMEM_TOPOLOGY", machine)).passes();
+    let line = |rank| {
+        let text = stdout(&outcome, rank);
+        let what = "attempt PEs of other nodes sent to by the cards on their rails: ";
+        text.lines().find_map(|line| line.strip_prefix(what)).unwrap_or_default().to_owned()
+    };
+    (0..4).map(line).collect()
+}
+
+/// Where topology does not decide, a measurement does: copies to memory near the card of another
+/// rail, or a tree without switches.
+#[test]
+fn where_topology_does_not_decide_a_measurement_does() {
+    for (machine, name, transport, way) in [
+        (DGX_H100, "gpu", Transport::Auto, "through the GPU of PE "),
+        (FLAT, "flat", Transport::Auto, " of rail "),
+        // The CPU proxy has cards read payloads where they are.
+        (DGX_H100, "proxy", Transport::Ibrc, " of rail "),
+    ] {
+        for (faults, begins) in [(SLOW_OWN, "in use: measured: 1M by mlx5_"), (SLOW_FURTHER, "no: measured: 1M by mlx5_")] {
+            let name = format!("measured-{name}-{}", &begins[..2]);
+            let lines = decided(&name, machine, transport, |job| job.env("OXSHMEM_SOFT_FAULTS", faults));
+            assert!(lines.iter().all(|line| line.starts_with(begins) && line.contains(way)), "{lines:#?}");
+            assert_eq!(lines[0].contains(" (stored in "), way != " of rail ", "{lines:#?}");
+        }
+    }
+    // PEs that lend nothing to each other go through memory of the host.
+    let lines = decided("measured-host", DGX_H100, Transport::Auto, |job| {
+        job.env("OXSHMEM_SOFT_FAULTS", SLOW_OWN).env("OXSHMEM_P2P_FAULTS", "0-1,2-3")
+    });
+    assert!(lines.iter().all(|line| line.contains(" through memory of the host in ")), "{lines:#?}");
+}
+
+/// All PEs push or none does, though those of one node measure otherwise.
+#[test]
+fn one_node_that_measures_otherwise_decides_for_all() {
+    let by_node = format!(
+        r#"export OXSHMEM_SOFT_FAULTS={SLOW_OWN}; [ "$OXSHMEM_NODE" = node1 ] && export OXSHMEM_SOFT_FAULTS={SLOW_FURTHER}; exec "$0" "$@""#
+    );
+    let lines = decided("measured-apart", DGX_H100, Transport::Auto, |job| job.through(&["sh", "-c", &by_node]));
+    for line in &lines[..2] {
+        assert!(line.starts_with("no: PE 2 does not, and all do or none does"), "{lines:#?}");
+        assert!(line.contains("(here measured: 1M by mlx5_"), "{lines:#?}");
+    }
+    assert!(lines[2..].iter().all(|line| line.starts_with("no: measured: ")), "{lines:#?}");
+}
+
+/// What was measured has no effect on what is put then, and no byte crosses rails where PEs push.
+#[test]
+fn what_a_measurement_decides_is_done() {
+    for (faults, pushes) in [(SLOW_OWN, true), (SLOW_FURTHER, false)] {
+        let folder = folder(if pushes { "measured-pushes" } else { "measured-direct" });
+        let results = folder.join("results");
+        Job::new(PE, "rma", 4)
+            .nodes(2)
+            .transport(Transport::Auto)
+            .env("OXSHMEM_HCA", "soft")
+            .env("OXSHMEM_SOFT_FAULTS", faults)
+            .env("OXSHMEM_TOPOLOGY", file(&folder, "machine.txt", DGX_H100))
+            .env("OXSHMEM_PROFILE", "counters")
+            .env("OXSHMEM_PROFILE_DIR", &results)
+            .passes();
+        let report = json(&info(None, &["routes", "--json", results.to_str().unwrap()]));
+        assert!(report["all"]["messages"].as_u64() > Some(0), "{report}");
+        assert_eq!(report["across_rails"]["connections"].as_u64() == Some(0), pushes, "{report}");
+        // The queue pairs that are measured with are destroyed, and count nowhere.
+        assert_eq!(report["receives_only"].as_u64() > Some(0), pushes, "{report}");
+    }
+}
+
+/// A measurement that cannot be made decides against pushing, and says why.
+#[test]
+fn what_cannot_be_measured_is_not_pushed() {
+    let error = |faults: &'static str| {
+        decided("measured-not", DGX_H100, Transport::Auto, move |job| job.env("OXSHMEM_SOFT_FAULTS", faults))
+    };
+    // The card that is to be measured fails; and it takes longer than PEs wait.
+    for (faults, words) in [
+        ("error=0x04@qp1:0", "no: not measured: mlx5_"),
+        ("slow=10s@qp1", "no: not measured within 2000 ms"),
+    ] {
+        let lines = error(faults);
+        assert!(lines.iter().all(|line| line.starts_with(words)), "{lines:#?}");
+    }
+    let lines = decided("measured-copies", DGX_H100, Transport::Auto, |job| job.env("OXSHMEM_SOFT_ENGINE", "copy"));
+    assert!(lines.iter().all(|line| line.starts_with("no: the software HCA executes by a kernel")), "{lines:#?}");
 }
 
 /// A job of two nodes that does so much of what PEs can do with each other, pushing.

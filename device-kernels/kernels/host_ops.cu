@@ -24,6 +24,14 @@ OXSHMEM_KERNEL(oxshmem_host_clock, uint64_t *now) {
     oxshmem::port::write(now, oxshmem::port::clock_ns());
 }
 
+// Copies by stores, as staged puts are copied, each block its share: for measuring how fast that
+// is. `bytes` is a multiple of 16 times the number of blocks.
+OXSHMEM_KERNEL(oxshmem_host_copy, void *dst, const void *src, uint64_t bytes) {
+    const uint64_t share = bytes / oxshmem::port::grid_blocks(), at = share * oxshmem::port::block_rank();
+    oxshmem::detail::copy<oxshmem::block_scope>(static_cast<char *>(dst) + at, static_cast<const char *>(src) + at, share);
+    oxshmem::port::fence<oxshmem::port::order::release, oxshmem::port::reach::system>();
+}
+
 // What follows takes numbers of bytes and types, for operations that are given by address.
 
 // Stores the low `bytes` bytes of a word: 1, 2, 4 or 8.

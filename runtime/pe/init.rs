@@ -321,6 +321,8 @@ struct Agreed {
     device: Arc<dyn Device>,
     /// Identities of all PEs' devices.
     devices: Vec<String>,
+    /// Connections to the PEs that are reached by load and store.
+    links: PeerLinks,
     reach: PeerAccess,
     tuning: Tuning,
     hca: Option<Opened>,
@@ -334,7 +336,12 @@ impl Agreed {
         agree_on_sizes(config, &tuning, device.as_ref(), bootstrap)?;
         let (plan, devices, reach) = plan.settle(config, device.as_ref(), bootstrap)?;
         phases.end("peers", &joined.profile);
-        let (plan, hca) = open_hca(config, bootstrap, device.as_ref(), plan)?;
+        let me = bootstrap.rank() as usize;
+        let (timeout, peers) = (config.bootstrap_timeout(), plan.direct_peers(me));
+        let links = PeerLinks::connect(&bootstrap.job_name().to_string(), me, &peers, timeout, || {
+            Ok(bootstrap.barrier("sockets of the heap")?)
+        })?;
+        let (plan, hca) = open_hca(config, (bootstrap, &links), device.as_ref(), plan)?;
         phases.end("HCA", &joined.profile);
         let chunk = config.heap_chunk().0.next_multiple_of(device.granularity());
         let config = if chunk == config.heap_chunk().0 {
@@ -343,7 +350,7 @@ impl Agreed {
             let max = config.heap_max().0.next_multiple_of(chunk);
             config.to_builder().heap_chunk(chunk).heap_max(max).build()?
         };
-        Ok(Self { config, plan, device, devices, reach, tuning, hca })
+        Ok(Self { config, plan, device, devices, links, reach, tuning, hca })
     }
 
     fn heap_layout(&self, me: u32) -> HeapLayout {
@@ -410,12 +417,8 @@ impl Connected {
     fn new(joined: &Joined, laid_out: LaidOut, phases: &mut Phases) -> Result<Self> {
         let bootstrap = &joined.bootstrap;
         let LaidOut { agreed, heap_layout, slab, mut parts, queues } = laid_out;
-        let Agreed { config, plan, device, devices, reach, tuning, hca } = agreed;
-        let (id, me) = (PeId::next(), bootstrap.rank() as usize);
-        let (timeout, peers) = (config.bootstrap_timeout(), plan.direct_peers(me));
-        let links = PeerLinks::connect(&bootstrap.job_name().to_string(), me, &peers, timeout, || {
-            Ok(bootstrap.barrier("sockets of the heap")?)
-        })?;
+        let Agreed { config, plan, device, devices, links, reach, tuning, hca } = agreed;
+        let id = PeId::next();
         let mut heap = SymmetricHeap::new(Arc::clone(&device), id, heap_layout, links)?;
         phases.end("heap addresses", &joined.profile);
 

@@ -16,7 +16,7 @@ use super::near::Nodes;
 use super::nodes;
 use super::opened::{OpenCard, Opened, check_queues, check_records, hca_error, open_card, prepare_for_device};
 use super::plan::{NetworkKind, Plan};
-use super::push::{self, Outcome, Stance};
+use super::push::{self, Told};
 use super::rails::{Rails, Spot};
 use super::selection;
 use super::selection::Chosen;
@@ -24,6 +24,7 @@ use crate::Result;
 use crate::bootstrap::Bootstrap;
 use crate::config::{self, Choice, Config, Hca, Network, Transport};
 use crate::device::Device;
+use crate::heap::PeerLinks;
 
 /// What a PE could do, as it tells the others.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,7 +73,7 @@ impl Vote {
 /// has fewest. Collective.
 pub(crate) fn open(
     config: &Config,
-    bootstrap: &Bootstrap,
+    (bootstrap, links): (&Bootstrap, &PeerLinks),
     device: &dyn Device,
     plan: Plan,
 ) -> Result<(Plan, Option<Opened>)> {
@@ -151,13 +152,8 @@ pub(crate) fn open(
     }
     opened.rails = Rails::new(votes.iter().map(|vote| vote.cards.as_slice()), opened.cards.len());
     opened.places = places;
-    let here = (&plan, bootstrap.rank() as usize);
-    let outcome = push::prepare(config, device, here, (kind, log_depth), &mut opened)?;
-    let stance = Stance::new(config, matches!(outcome, Outcome::Ready(_)));
-    let told;
-    (opened.atomics, told) = Atomics::agree(config, bootstrap, opened.coherent, stance.bits())?;
-    outcome.settle(config, &mut opened, stance.settle(&told)?);
     let mut plan = plan;
+    let mut kind = kind;
     if without.is_none()
         && kind == NetworkKind::Ibgda
         && let Some(pe) = votes.iter().position(|vote| !vote.device_posts)
@@ -165,9 +161,20 @@ pub(crate) fn open(
         tracing::warn!("the CPU proxy posts for all PEs, as device code cannot on PE {pe}: {}", votes[pe].reason);
         let reason = format!("PE {pe}: {}", votes[pe].reason);
         opened.attempts.push(Attempt { what: "work requests posted by device code".into(), outcome: Err(reason) });
-        plan.network = Some(NetworkKind::Ibrc);
+        kind = NetworkKind::Ibrc;
+        plan.network = Some(kind);
     }
-    if plan.network == Some(NetworkKind::Ibrc) {
+    let here = (&plan, bootstrap.rank() as usize);
+    let mut outcome = push::prepare(config, device, here, (kind, log_depth), &mut opened)?;
+    let stance = outcome.stance(config);
+    let told;
+    (opened.atomics, told) = Atomics::agree(config, bootstrap, opened.coherent, stance.bits())?;
+    let Told { mut other, is_open } = stance.settle(&told)?;
+    if is_open {
+        (outcome, other) = outcome.measure(config, (bootstrap, links), device, (&plan, kind), &opened)?;
+    }
+    outcome.settle(&mut opened, other);
+    if kind == NetworkKind::Ibrc {
         opened.cards.iter().try_for_each(|card| check_queues(card, log_depth))?;
     }
     for attempt in &opened.attempts {

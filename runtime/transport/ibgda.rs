@@ -114,7 +114,7 @@ impl Ibgda {
         let card_of = queues.cards((&rails, me), &columns);
         // Only cards of other rails are near the GPU of another PE, and all PEs push or none does.
         let (lent, borrowed) = if rails.is_pushing() {
-            staging.exchange((bootstrap, links), device, &card_of)?
+            staging.exchange((bootstrap, links), device, |card| staging.bytes_on(card, &card_of))?
         } else {
             Default::default()
         };

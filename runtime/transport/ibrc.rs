@@ -408,7 +408,7 @@ fn open(
     match opened {
         None => {
             let fabric = VerbsFabric::open(config, bootstrap, nodes, device, peers * striping.per_peer(), depth)?;
-            let stance = Stance::new(config, false);
+            let stance = Stance::direct(config);
             let (atomics, told) = Atomics::agree(config, bootstrap, fabric.is_coherent(), stance.bits())?;
             stance.settle(&told)?;
             Ok((Box::new(fabric), atomics))

@@ -11,6 +11,7 @@ mod hca;
 pub(crate) mod ibgda;
 pub(crate) mod ibrc;
 pub(crate) mod keys;
+mod measure;
 mod mixed_words;
 mod near;
 mod nodes;

@@ -12,8 +12,9 @@
 //! take part in their creation.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
-use oxshmem_hca::objects::Mkey;
+use oxshmem_hca::objects::{Mkey, Pd};
 use oxshmem_hca::provider::{Access, Attempt, DeviceMemory, UmemSource};
 use oxshmem_hca::topology::{Through, Way};
 use oxshmem_system::words::{count32, low32, native};
@@ -66,15 +67,24 @@ impl Plan {
         Self { config: config.clone(), me, choices, owners, is_asked }
     }
 
+    /// Returns the least put by a card that is staged, if any is.
+    pub(super) fn staged_from(&self, card: usize) -> Option<u32> {
+        self.choices.get(card)?.from
+    }
+
     /// Returns the bytes of each ring of queue pairs on these cards.
     fn ring_bytes(&self, card_of: &[u32]) -> u64 {
-        let staged = |card: &&u32| self.choices.get(**card as usize).is_some_and(|choice| choice.from.is_some());
+        let staged = |card: &&u32| self.staged_from(**card as usize).is_some();
         self.config.staging_ring_bytes(card_of.iter().filter(staged).count())
     }
 
-    /// Asks the PEs whose GPUs are near cards of this one for memory, for the rings of queue pairs
-    /// on these cards, and gives others what they ask for. Collective. A PE that cannot give it
-    /// says why.
+    /// Returns the bytes of the rings on a card, where `card_of` says by queue pair on which it is.
+    pub(super) fn bytes_on(&self, card: u32, card_of: &[u32]) -> u64 {
+        card_of.iter().filter(|on| **on == card).count() as u64 * self.ring_bytes(card_of)
+    }
+
+    /// Asks the PEs whose GPUs are near cards of this one for as much memory as `bytes_on` says by
+    /// card, and gives others what they ask for. Collective. A PE that cannot give it says why.
     ///
     /// # Errors
     /// A PE is gone, or does not reply.
@@ -82,14 +92,13 @@ impl Plan {
         &self,
         (bootstrap, links): (&Bootstrap, &PeerLinks),
         device: &dyn Device,
-        card_of: &[u32],
+        bytes_on: impl Fn(u32) -> u64,
     ) -> Result<(Vec<Lent>, Vec<Borrowed>)> {
-        let (each, unit) = (self.ring_bytes(card_of), device.granularity());
+        let unit = device.granularity();
         let mut wanted = Vec::new();
         for ((owner, choice), card) in self.owners.iter().zip(&self.choices).zip(0u32..) {
-            let count = card_of.iter().filter(|on| **on == card).count() as u64;
-            if let (Some(owner), Some(_), 1..) = (owner, choice.from, count) {
-                wanted.push(Wanted { owner: *owner, card, bytes: (count * each).next_multiple_of(unit) });
+            if let (Some(owner), Some(_), bytes @ 1..) = (owner, choice.from, bytes_on(card)) {
+                wanted.push(Wanted { owner: *owner, card, bytes: bytes.next_multiple_of(unit) });
             }
         }
         let mine: Vec<u8> = wanted.iter().flat_map(|wanted| wanted.to_bytes()).collect();
@@ -208,6 +217,19 @@ pub(super) struct Borrowed {
     descriptors: std::result::Result<Vec<OwnedFd>, String>,
 }
 
+impl Borrowed {
+    /// Takes what was lent for a card, if something was.
+    pub(super) fn take(all: &mut Vec<Self>, card: u32) -> Option<Self> {
+        let found = all.iter().position(|borrowed| borrowed.card == card)?;
+        Some(all.swap_remove(found))
+    }
+
+    /// Returns the PE that has lent it.
+    pub(super) fn owner(&self) -> usize {
+        self.owner
+    }
+}
+
 /// The dma-buf of memory that another PE has exported.
 #[derive(Debug)]
 struct HandedOn {
@@ -247,9 +269,10 @@ impl Ring {
     }
 }
 
-/// The rings of the queue pairs of a set that are on one card.
+/// Memory near a card, registered with it: for the rings of the queue pairs of a set that are on
+/// it.
 #[derive(Debug)]
-struct OnCard {
+pub(super) struct OnCard {
     // Dropped in this order.
     key: Mkey,
     memory: Near,
@@ -274,7 +297,7 @@ impl Near {
 
 impl OnCard {
     /// Maps and registers what another PE has lent.
-    fn borrowed(card: &Card, device: &dyn Device, borrowed: Borrowed) -> Result<Self> {
+    pub(super) fn borrowed(pd: &Arc<Pd>, device: &dyn Device, borrowed: Borrowed) -> Result<Self> {
         let Borrowed { owner, bytes, descriptors, .. } = borrowed;
         let refused = |reason: String| crate::Error::from(TransportError::NotLent { owner, reason });
         let mut descriptors = descriptors.map_err(refused)?.into_iter();
@@ -292,18 +315,29 @@ impl OnCard {
         };
         // SAFETY: the memory is unmapped after the key is dropped, and is used through raw pointers
         // only.
-        let key = unsafe { Mkey::register(&card.pd, source, None, address, Access::LOCAL) }?;
+        let key = unsafe { Mkey::register(pd, source, None, address, Access::LOCAL) }?;
         Ok(Self { key, memory: Near::Gpu(space) })
     }
 
-    fn new(card: &Card, device: &dyn Device, bytes: u64) -> Result<Self> {
+    /// Allocates and registers memory of the host.
+    pub(super) fn new(pd: &Arc<Pd>, device: &dyn Device, bytes: u64) -> Result<Self> {
         let memory = device.host_memory(bytes)?;
         // Kernels reach memory that the device gives, those of the software HCA's engine too.
         let (addr, len) = (memory.address(), usize::try_from(bytes).unwrap_or(usize::MAX));
         let source = UmemSource::Program { addr, len, device: None };
         // SAFETY: the memory is dropped after the key, and is used through raw pointers only.
-        let key = unsafe { Mkey::register(&card.pd, source, None, memory.address() as u64, Access::LOCAL) }?;
+        let key = unsafe { Mkey::register(pd, source, None, memory.address() as u64, Access::LOCAL) }?;
         Ok(Self { key, memory: Near::Host(memory) })
+    }
+
+    /// Returns where it is, for device code and for the card.
+    pub(super) fn address(&self) -> u64 {
+        self.memory.address()
+    }
+
+    /// Returns the card's key.
+    pub(super) fn lkey(&self) -> u32 {
+        self.key.lkey()
     }
 }
 
@@ -339,20 +373,19 @@ impl Rings {
                 continue;
             };
             let what = format!("sources of puts of {} and more staged for {name}", ByteSize(from.into()));
-            let lent = borrowed.iter().position(|borrowed| borrowed.card == number);
-            let lent = lent.map(|found| borrowed.swap_remove(found));
+            let lent = Borrowed::take(&mut borrowed, number);
             let place = lent.as_ref().map_or_else(
                 || "memory of the host".to_owned(),
                 |borrowed| format!("memory of the GPU of PE {}", borrowed.owner),
             );
             let made = match lent {
-                Some(borrowed) => OnCard::borrowed(card, device, borrowed),
-                None => OnCard::new(card, device, count * bytes),
+                Some(borrowed) => OnCard::borrowed(&card.pd, device, borrowed),
+                None => OnCard::new(&card.pd, device, count * bytes),
             };
             match made {
                 Ok(on_card) => {
                     let to = rings.of_qp.iter_mut().zip(card_of).filter(|(_, on)| **on == number);
-                    let (lkey, base) = (on_card.key.lkey(), on_card.memory.address());
+                    let (lkey, base) = (on_card.lkey(), on_card.address());
                     for ((ring, _), index) in to.zip(0u64..) {
                         *ring = Some(Ring { address: base + index * bytes, bytes, lkey });
                     }

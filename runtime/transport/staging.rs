@@ -55,6 +55,11 @@ pub(super) fn choose(setting: config::Staging, (way, reason): (Way, String), lea
     Choice { from, reason, is_asked: setting != config::Staging::Auto }
 }
 
+/// Returns the choice for what the CPU proxy posts by a card, to which the table has this way.
+pub(super) fn choose_for_proxy(setting: config::Staging, way: (Way, String)) -> Choice {
+    choose(setting, way, FROM)
+}
+
 /// Follows a choice: where staging was chosen by itself and cannot be had, puts go directly.
 fn follow<T>(choice: &Choice, make: impl FnOnce(u32) -> Result<T>) -> Result<(Option<T>, Vec<Attempt>)> {
     let direct =
@@ -143,7 +148,7 @@ pub(super) fn set_up(
     me: u32,
 ) -> Result<(Option<Staged>, Vec<Attempt>)> {
     let setting = config.staging();
-    let choice = choose(setting, fetch(device.gpu().is_some(), fabric.distance()), FROM);
+    let choice = choose_for_proxy(setting, fetch(device.gpu().is_some(), fabric.distance()));
     let made = follow(&choice, |from| make(from, device, fabric));
     let (made, attempts) =
         made.map_err(|source| TransportError::Staging { setting: setting.to_string(), source: Box::new(source) })?;

@@ -220,7 +220,7 @@ impl Engine {
         if self.watches_source(qp) {
             return true;
         }
-        if self.faults.delay.is_zero() && self.faults.reorder == 0.0 {
+        if self.faults.delay.is_zero() && self.faults.slow.is_empty() && self.faults.reorder == 0.0 {
             return false;
         }
         match qp.hold {

@@ -20,6 +20,7 @@ const DEFAULT_DELAY: Duration = Duration::from_micros(100);
 /// |---|---|
 /// | `seed=N` | seed of all decisions, default 0 |
 /// | `delay=TIME` | each WQE starts up to TIME late; other QPs go on meanwhile. TIME is a number with `ns`, `us`, `ms` or `s` |
+/// | `slow=TIME@qpN` | each WQE of the N-th created QP (from 0) starts TIME late; `qp*` is every QP. May be repeated |
 /// | `reorder=P` | with probability P a WQE lets others pass: its QP sits out a while. Order within a QP is kept |
 /// | `visibility` | the payload of a write becomes visible as late as RC permits (just before the next WQE of the QP runs or its own CQE is written, up to `delay` later), its bytes in any order |
 /// | `sources=TIME` | a write of memory starts TIME after its doorbell, and fails if its source has changed meanwhile |
@@ -34,6 +35,8 @@ pub struct FaultPlan {
     pub seed: u64,
     /// Longest delay before a WQE starts.
     pub delay: Duration,
+    /// QPs whose WQEs all start late.
+    pub slow: Vec<SlowQp>,
     /// Probability that a WQE lets other QPs pass.
     pub reorder: f64,
     /// Whether payloads become visible late.
@@ -46,6 +49,15 @@ pub struct FaultPlan {
     pub errors: Vec<InjectedError>,
     /// Work requests after which the HCA dies.
     pub die_after: Option<u64>,
+}
+
+/// A QP whose WQEs start late.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SlowQp {
+    /// How late.
+    pub time: Duration,
+    /// Which QP, counted from 0 in order of creation; `None` is every QP.
+    pub qp: Option<u64>,
 }
 
 /// An error to inject.
@@ -69,7 +81,7 @@ pub struct ParseFaultError {
     pub rule: &'static str,
 }
 
-const KEYS: &str = "known are seed=N, delay=TIME, reorder=P, visibility, sources=TIME, lost-doorbell=P, error=SYNDROME@qpN:INDEX, die-after=N";
+const KEYS: &str = "known are seed=N, delay=TIME, slow=TIME@qpN, reorder=P, visibility, sources=TIME, lost-doorbell=P, error=SYNDROME@qpN:INDEX, die-after=N";
 
 impl FromStr for FaultPlan {
     type Err = ParseFaultError;
@@ -89,6 +101,10 @@ impl FromStr for FaultPlan {
                     const RULE: &str = "a number with ns, us, ms or s, at most 10s, as in delay=200us";
                     let time = duration(need(RULE)?).ok_or_else(|| wrong(RULE))?;
                     *(if key == "delay" { &mut plan.delay } else { &mut plan.sources }) = time;
+                }
+                "slow" => {
+                    const RULE: &str = "a time of at most 10s and a QP, as in slow=20ms@qp3 or slow=1ms@qp*";
+                    plan.slow.push(slow(need(RULE)?).ok_or_else(|| wrong(RULE))?);
                 }
                 "reorder" | "lost-doorbell" => {
                     const RULE: &str = "a probability between 0 and 1, as in reorder=0.5";
@@ -119,6 +135,9 @@ impl fmt::Display for FaultPlan {
         if !self.delay.is_zero() {
             write!(f, ",delay={}ns", self.delay.as_nanos())?;
         }
+        for SlowQp { time, qp } in &self.slow {
+            write!(f, ",slow={}ns@{}", time.as_nanos(), qp_name(*qp))?;
+        }
         if self.reorder > 0.0 {
             write!(f, ",reorder={}", self.reorder)?;
         }
@@ -132,12 +151,7 @@ impl fmt::Display for FaultPlan {
             write!(f, ",lost-doorbell={}", self.lost_doorbell)?;
         }
         for error in &self.errors {
-            write!(f, ",error={:#04x}@qp", error.syndrome as u8)?;
-            match error.qp {
-                Some(qp) => write!(f, "{qp}")?,
-                None => f.write_str("*")?,
-            }
-            write!(f, ":{}", error.index)?;
+            write!(f, ",error={:#04x}@{}:{}", error.syndrome as u8, qp_name(error.qp), error.index)?;
         }
         match self.die_after {
             Some(count) => write!(f, ",die-after={count}"),
@@ -170,12 +184,30 @@ fn duration(text: &str) -> Option<Duration> {
     (nanos <= 10_000_000_000).then(|| Duration::from_nanos(nanos))
 }
 
+/// Reads `qpN`, or `qp*`, which is every QP.
+fn qp(text: &str) -> Option<Option<u64>> {
+    match text.strip_prefix("qp")? {
+        "*" => Some(None),
+        digits => number(digits).map(Some),
+    }
+}
+
+/// Writes what [`qp`] reads.
+fn qp_name(qp: Option<u64>) -> String {
+    qp.map_or_else(|| "qp*".to_owned(), |qp| format!("qp{qp}"))
+}
+
+fn slow(text: &str) -> Option<SlowQp> {
+    let (time, place) = text.split_once('@')?;
+    Some(SlowQp { time: duration(time)?, qp: qp(place)? })
+}
+
 fn injected(text: &str) -> Option<InjectedError> {
     let (syndrome, place) = text.split_once('@')?;
-    let (qp, index) = place.strip_prefix("qp")?.split_once(':')?;
+    let (name, index) = place.split_once(':')?;
     Some(InjectedError {
         syndrome: Syndrome::from_u8(u8::try_from(number(syndrome)?).ok()?)?,
-        qp: if qp == "*" { None } else { Some(number(qp)?) },
+        qp: qp(name)?,
         index: number(index)?,
     })
 }
@@ -194,6 +226,7 @@ impl FaultPlan {
     /// Returns whether anything goes wrong at all while WQEs execute.
     pub(super) fn is_active(&self) -> bool {
         !self.delay.is_zero()
+            || !self.slow.is_empty()
             || self.reorder > 0.0
             || self.visibility
             || !self.sources.is_zero()
@@ -217,7 +250,8 @@ impl FaultPlan {
 
     /// Returns how long WQE `index` of the `qp`-th QP waits before it starts.
     pub(super) fn delay(&self, qp: u64, index: u64) -> Duration {
-        self.share(Stream::Delay, qp, index, self.delay)
+        let slow = self.slow.iter().filter(|slow| slow.qp.is_none_or(|n| n == qp)).map(|slow| slow.time);
+        self.share(Stream::Delay, qp, index, self.delay) + slow.sum::<Duration>()
     }
 
     /// Returns how many passes of the engine the WQE sits out.
@@ -257,9 +291,11 @@ mod tests {
 
     #[test]
     fn a_plan_reads_back() {
-        let text = "seed=7,delay=200us,reorder=0.5,visibility,sources=2ms,lost-doorbell=0.1,error=0x13@qp3:100,error=4@qp*:0x10,die-after=5000";
+        let text = "seed=7,delay=200us,slow=20ms@qp0,slow=1us@qp*,reorder=0.5,visibility,sources=2ms,lost-doorbell=0.1,error=0x13@qp3:100,error=4@qp*:0x10,die-after=5000";
         let plan: FaultPlan = text.parse().unwrap();
         assert_eq!(plan.delay, Duration::from_micros(200));
+        assert_eq!(plan.slow[0], SlowQp { time: Duration::from_millis(20), qp: Some(0) });
+        assert_eq!(plan.slow[1].qp, None);
         assert_eq!(plan.errors[0], InjectedError { syndrome: Syndrome::RemoteAccess, qp: Some(3), index: 100 });
         assert_eq!(plan.errors[1], InjectedError { syndrome: Syndrome::LocalProtection, qp: None, index: 16 });
         assert_eq!(plan.to_string().parse::<FaultPlan>().unwrap(), plan);
@@ -276,6 +312,9 @@ mod tests {
             "reorder=NaN",
             "delay=200",
             "delay=11s",
+            "slow=20ms",
+            "slow=20@qp1",
+            "slow=20ms@1",
             "seed=x",
             "visibility=1",
             "error=0x13",
@@ -303,6 +342,8 @@ mod tests {
         let lost = (0..10_000).filter(|i| plan.loses_doorbell(2, *i)).count();
         assert!((2000..3000).contains(&lost), "{lost} of 10000 at probability 0.25");
         assert!((0..1000).all(|i| plan.delay(0, i) <= plan.delay));
+        let slow: FaultPlan = "seed=3,slow=20ms@qp1".parse().unwrap();
+        assert!((0..1000).all(|i| slow.delay(1, i) == Duration::from_millis(20) && slow.delay(0, i).is_zero()));
         let sure = FaultPlan { lost_doorbell: 1.0, ..FaultPlan::default() };
         assert!((0..1000).all(|i| sure.loses_doorbell(0, i)));
     }

@@ -54,7 +54,7 @@ mod violation;
 
 pub use accelerator::{Accelerator, AcceleratorError, AcceleratorMemory, AcceleratorResult, CopyEngine, Pace, Rows};
 pub use copying::CopyMode;
-pub use faults::{FaultPlan, InjectedError, ParseFaultError};
+pub use faults::{FaultPlan, InjectedError, ParseFaultError, SlowQp};
 pub use firmware::SYNDROME_BASE;
 pub use hca::SoftHca;
 pub use limits::{REGISTER_STRIDE, REGISTERS_PER_PAGE};
