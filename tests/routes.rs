@@ -613,7 +613,8 @@ fn decisions_are_shown_with_their_reasons() {
     );
     let route = |rail: usize| {
         let route = &pe["routes"][rail];
-        assert_eq!((route["rail"].as_u64(), &route["ibgda"]), (Some(rail as u64), &"direct".into()));
+        let taken = if rail == 2 { "direct" } else { "measured" };
+        assert_eq!((route["rail"].as_u64(), &route["taken"]), (Some(rail as u64), &taken.into()));
         (
             route["best"].as_str().unwrap(),
             route["card"].as_str().unwrap(),
@@ -630,29 +631,33 @@ fn decisions_are_shown_with_their_reasons() {
         "  PE 0   pci 0000:07:00.0: mlx5_0/1, rail 0, 3 PCIe bridges apart",
         "  PE 0   to rail 2   push by mlx5_2/1 through the GPU of PE 2: the card of this rail is 3 PCIe bridges apart from the GPU of PE 2 \
          of the node",
-        "The way that is taken (OXSHMEM_RAILS=auto): each PE's own card sends, whatever the rail, and reads the payload itself: the card of \
-         rail 2 is far from payloads of PE 0: the card of this rail is 3 PCIe bridges apart from the GPU of PE 2 of the node",
+        "The way that is taken (OXSHMEM_RAILS=auto): PEs measure at init whether the card of the peer's rail sends to PEs of other nodes, or \
+         each PE's own card, and `oxshmem-info paths` shows the outcome: topology does not say whether PE 0 should push to rail 2: the card \
+         of this rail is 3 PCIe bridges apart from the GPU of PE 2 of the node",
     ] {
         assert!(shown.contains(line), "no `{line}` in\n{shown}");
     }
     // As a setting, and where the cards of all rails are near.
     let (_, shown) = text(&info_with(Some(&a100), "push", &["rails"]));
     assert!(shown.contains("(OXSHMEM_RAILS=push): the card of the peer's rail sends"), "{shown}");
+    assert_eq!(decided["pushes"], Value::Null);
     let decided = json(&info_with(Some(&a100), "push", &["rails", "--json"]));
-    let taken = |pe: usize, rail: usize| decided["pes"][pe]["routes"][rail]["ibgda"].clone();
+    let taken = |pe: usize, rail: usize| decided["pes"][pe]["routes"][rail]["taken"].clone();
     assert_eq!((decided["pushes"].clone(), taken(2, 2), taken(2, 7)), (true.into(), "direct".into(), "push".into()));
     let (_, shown) = text(&info_with(Some(&a100), "direct", &["rails"]));
-    assert!(shown.contains("reads the payload itself: OXSHMEM_RAILS=direct says so."), "{shown}");
+    assert!(shown.contains("whatever the rail: OXSHMEM_RAILS=direct says so."), "{shown}");
     let switch = file(&folder, "switch.txt", ONE_SWITCH);
     let (_, shown) = text(&info(Some(&switch), &["rails"]));
-    assert!(shown.contains("where it is: the cards of all rails read payloads where they are."), "{shown}");
-    // A far card, which the CPU proxy stages for.
+    assert!(shown.contains("to PEs of other nodes: the cards of all rails read payloads where they are."), "{shown}");
+    // A far card, for which puts are staged whatever posts them.
     let far = SINGLE_CARD.replace("gpu 0 pci0000:00", "gpu 1 pci0000:00");
     let far = file(&folder, "far.txt", &far);
     let decided = json(&info(Some(&far), &["rails", "--json"]));
     let routes = [&decided["pes"][0]["routes"][0], &decided["pes"][1]["routes"][0]];
     assert_eq!(routes.map(|route| route["best"].as_str().unwrap()), ["staged", "direct"]);
-    assert_eq!(routes.map(|route| route["ibrc"].as_str().unwrap()), ["staged", "direct"]);
+    assert_eq!(routes.map(|route| route["taken"].as_str().unwrap()), ["staged", "direct"]);
+    let off = json(&info_in(&[("OXSHMEM_STAGING", "off")], Some(&far), &["rails", "--json"]));
+    assert_eq!(off["pes"][0]["routes"][0]["taken"], "direct");
     assert_eq!(routes[0]["reason"], "the node has one card; the card is at another NUMA node");
 
     // The description of a described machine is that machine.

@@ -18,8 +18,8 @@ struct Rails {
     rails: usize,
     /// `OXSHMEM_RAILS`.
     setting: String,
-    /// Whether such nodes push to each other, and why.
-    pushes: bool,
+    /// Whether such nodes push to each other, and why; null where PEs measure that at init.
+    pushes: Option<bool>,
     reason: String,
     pes: Vec<PeEntry>,
 }
@@ -50,10 +50,9 @@ struct RouteEntry {
     #[serde(skip_serializing_if = "Option::is_none")]
     through_pe: Option<usize>,
     reason: String,
-    /// What is done where device code posts, and where the CPU proxy does: `direct` or `staged`, by
-    /// the PE's own card, or `push`, by `card`, which then reads the payload where it is.
-    ibgda: &'static str,
-    ibrc: &'static str,
+    /// What is done, whether device code or the CPU proxy posts: `direct` or `staged`, by the PE's
+    /// own card, `push`, by the card of the rail, or `measured`, one of these.
+    taken: &'static str,
 }
 
 /// Prints the decisions. Starts nothing.
@@ -83,9 +82,15 @@ impl Rails {
         let rails = routes.first().map_or(0, Vec::len);
         let own: Vec<_> = cards.iter().map(|card| machine.rail(family, choice, card)).collect();
         let (pushes, reason) = decide(config.rails(), &own, &routes);
+        let stages = config.staging() != config::Staging::Off;
         let entry = |(pe, ((place, card), routes)): (usize, ((&Place, Card), Vec<Route>))| {
             let distance = machine.distance_to(place, &card.device);
-            let pushed = |route: &Route| pushes && own[pe] != Some(route.rail) && own.contains(&Some(route.rail));
+            let taken = |route: &Route| match pushes {
+                _ if own[pe] == Some(route.rail) || !own.contains(&Some(route.rail)) => Taken::Own { stages },
+                Some(true) => Taken::Push,
+                Some(false) => Taken::Own { stages },
+                None => Taken::Measured,
+            };
             PeEntry {
                 pe,
                 place: place.to_string(),
@@ -93,7 +98,7 @@ impl Rails {
                 distance: distance.to_string(),
                 routes: routes
                     .into_iter()
-                    .map(|route| RouteEntry::new(pushed(&route), route, place, distance))
+                    .map(|route| RouteEntry::new(taken(&route), route, place, distance))
                     .collect(),
                 card: card.to_string(),
             }
@@ -127,55 +132,70 @@ impl Rails {
                 let _ = writeln!(text, "  PE {pe:<3} to rail {rail:<3} {best} by {card}{through}: {reason}");
             }
         }
-        let staged = self.pes.iter().flat_map(|pe| &pe.routes).any(|route| route.ibrc == "staged");
-        let taken = if self.pushes {
-            "the card of the peer's rail sends to PEs of other nodes, and reads the payload where it is"
-        } else {
-            "each PE's own card sends, whatever the rail, and reads the payload itself"
+        let staged = self.pes.iter().flat_map(|pe| &pe.routes).any(|route| route.taken == "staged");
+        let taken = match self.pushes {
+            Some(true) => "the card of the peer's rail sends to PEs of other nodes",
+            Some(false) => "each PE's own card sends, whatever the rail",
+            None => {
+                "PEs measure at init whether the card of the peer's rail sends to PEs of other nodes, or each PE's own card, and \
+                 `oxshmem-info paths` shows the outcome"
+            }
         };
         let _ = writeln!(text, "\nThe way that is taken (OXSHMEM_RAILS={}): {taken}: {}.", self.setting, self.reason);
         if staged {
-            text += "Where that card is at another NUMA node the CPU proxy (OXSHMEM_NETWORK=ibrc) stages large puts; device code stages \
-                     nothing, and has puts of up to 220 bytes travel in the queue.\n";
+            text += "Where that card is at another NUMA node large puts are staged: those of more than 220 bytes where device code posts, \
+                     and of 64K and more where the CPU proxy does, unless OXSHMEM_STAGING says another size.\n";
         }
         text
     }
 }
 
-/// Returns whether nodes with PEs whose cards are on these rails push to each other, and why. A PE
-/// does if it is to and can, and all do or none does.
-fn decide(setting: config::Rails, own: &[Option<Rail>], routes: &[Vec<Route>]) -> (bool, String) {
+/// Returns whether nodes with PEs whose cards are on these rails push to each other, and why;
+/// nothing where PEs measure that. A PE does if it is to and can, and all do or none does.
+fn decide(setting: config::Rails, own: &[Option<Rail>], routes: &[Vec<Route>]) -> (Option<bool>, String) {
     let says_so = || format!("OXSHMEM_RAILS={setting} says so");
     if setting == config::Rails::Direct {
-        return (false, says_so());
+        return (Some(false), says_so());
     }
     if let Some(pe) = own.iter().position(Option::is_none) {
-        return (false, format!("it is not known which rail the card of PE {pe} is on"));
+        return (Some(false), format!("it is not known which rail the card of PE {pe} is on"));
     }
     let further = |pe: usize| {
         routes[pe].iter().filter(move |route| own[pe] != Some(route.rail) && own.contains(&Some(route.rail)))
     };
     let most = (0..own.len()).map(|pe| 1 + further(pe).count()).max().unwrap_or(1);
     if most == 1 {
-        return (false, "every PE's card is on the rail of all peers".to_owned());
+        return (Some(false), "every PE's card is on the rail of all peers".to_owned());
     }
     if most > MAX_SENDERS {
-        return (false, format!("a PE would send by {most} cards, and has keys for {MAX_SENDERS}"));
+        return (Some(false), format!("a PE would send by {most} cards, and has keys for {MAX_SENDERS}"));
     }
     if setting == config::Rails::Push {
-        return (true, says_so());
+        return (Some(true), says_so());
     }
     let afar = (0..own.len()).find_map(|pe| Some((pe, further(pe).find(|route| !route.way.reads_in_place())?)));
     match afar {
         Some((pe, Route { rail, reason, .. })) => {
-            (false, format!("the card of rail {} is far from payloads of PE {pe}: {reason}", rail.number))
+            let what = format!("topology does not say whether PE {pe} should push to rail {}: {reason}", rail.number);
+            (None, what)
         }
-        None => (true, "the cards of all rails read payloads where they are".to_owned()),
+        None => (Some(true), "the cards of all rails read payloads where they are".to_owned()),
     }
 }
 
+/// What is done with puts to a rail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Taken {
+    /// The PE's own card sends, after staging if that is allowed and the table says so.
+    Own { stages: bool },
+    /// The card of the rail sends.
+    Push,
+    /// One of the two.
+    Measured,
+}
+
 impl RouteEntry {
-    fn new(pushed: bool, route: Route, place: &Place, own: Distance) -> Self {
+    fn new(taken: Taken, route: Route, place: &Place, own: Distance) -> Self {
         let (best, through, through_pe) = match route.way {
             Way::Direct => ("direct", None, None),
             Way::Staged => ("staged", None, None),
@@ -184,12 +204,14 @@ impl RouteEntry {
             Way::Push { through: Through::Source } => ("push", Some("source"), None),
         };
         let (fetched, _) = fetch(matches!(place, Place::Pci(_)), Some(own));
-        let (ibgda, ibrc) = match (pushed, fetched) {
-            (true, _) => ("push", "push"),
-            (false, Way::Staged) => ("direct", "staged"),
-            (false, _) => ("direct", "direct"),
+        // One table decides, whatever posts.
+        let taken = match (taken, fetched) {
+            (Taken::Push, _) => "push",
+            (Taken::Measured, _) => "measured",
+            (Taken::Own { stages: true }, Way::Staged) => "staged",
+            (Taken::Own { .. }, _) => "direct",
         };
         let card = route.card.to_string();
-        Self { rail: route.rail.number, best, card, through, through_pe, reason: route.reason, ibgda, ibrc }
+        Self { rail: route.rail.number, best, card, through, through_pe, reason: route.reason, taken }
     }
 }
