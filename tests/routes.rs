@@ -290,7 +290,9 @@ fn where_topology_does_not_decide_a_measurement_does() {
         // The CPU proxy has cards read payloads where they are.
         (DGX_H100, "proxy", Transport::Ibrc, " of rail "),
     ] {
-        for (faults, begins) in [(SLOW_OWN, "in use: measured: 1M by mlx5_"), (SLOW_FURTHER, "no: measured: 1M by mlx5_")] {
+        for (faults, begins) in
+            [(SLOW_OWN, "in use: measured: 1M by mlx5_"), (SLOW_FURTHER, "no: measured: 1M by mlx5_")]
+        {
             let name = format!("measured-{name}-{}", &begins[..2]);
             let lines = decided(&name, machine, transport, |job| job.env("OXSHMEM_SOFT_FAULTS", faults));
             assert!(lines.iter().all(|line| line.starts_with(begins) && line.contains(way)), "{lines:#?}");
@@ -348,10 +350,9 @@ fn what_cannot_be_measured_is_not_pushed() {
         decided("measured-not", DGX_H100, Transport::Auto, move |job| job.env("OXSHMEM_SOFT_FAULTS", faults))
     };
     // The card that is to be measured fails; and it takes longer than PEs wait.
-    for (faults, words) in [
-        ("error=0x04@qp1:0", "no: not measured: mlx5_"),
-        ("slow=10s@qp1", "no: not measured within 2000 ms"),
-    ] {
+    for (faults, words) in
+        [("error=0x04@qp1:0", "no: not measured: mlx5_"), ("slow=10s@qp1", "no: not measured within 2000 ms")]
+    {
         let lines = error(faults);
         assert!(lines.iter().all(|line| line.starts_with(words)), "{lines:#?}");
     }

@@ -177,8 +177,8 @@ fn compile(recipe: &Recipe) -> Result<PathBuf, ModuleError> {
     }
     std::fs::create_dir_all(&cache).map_err(io(format!("creating {}", cache.display())))?;
     let mut include = headers();
-    // Several processes and threads may compile the same module at once, so each works in a place of
-    // its own.
+    // Several processes and threads may compile the same module at once, so each works in a place
+    // of its own.
     static COMPILED: AtomicU64 = AtomicU64::new(0);
     let unique = format!("{name}.{}.{}", std::process::id(), COMPILED.fetch_add(1, Ordering::Relaxed));
     let scratch = cache.join(&unique);

@@ -336,7 +336,8 @@ choice! {
     /// ```
     Rails: "`auto`, `direct` or `push`" {
         /// Chooses `push` where topology says that the cards of all rails read the PEs' payloads
-        /// where they are, and `direct` otherwise.
+        /// where they are, or where PEs measure at init that it is not slower; and `direct`
+        /// otherwise.
         Auto = "auto",
         /// The sender's own card, whatever the rail.
         Direct = "direct",

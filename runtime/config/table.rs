@@ -235,7 +235,8 @@ variables! {
     /// the peer's card. `push`: the card of its node that is on that rail, so that nothing goes
     /// from one rail to another; it takes a second QP for each to peers of other rails, and at most
     /// 8 cards. `auto` pushes where topology says that the cards of all these rails read the PEs'
-    /// payloads where they are. All PEs need the same. See `hardware.md`.
+    /// payloads where they are; where it does not say which is faster, each PE measures that at
+    /// init for at most 2 s, and all push or none does. All PEs need the same. See `hardware.md`.
     "OXSHMEM_RAILS" copy rails: Rails = Rails::Auto, Limits::None;
     /// A file that describes the machine in place of sysfs, where that hides how far GPUs and RDMA
     /// devices are from each other, as in virtual machines; `oxshmem-info topology` writes this

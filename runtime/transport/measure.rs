@@ -1,10 +1,11 @@
 //! A short measurement of how fast cards send, where topology does not say whether PEs should push.
 //!
 //! Each PE has its own card and each card of another rail send a payload from the memory of its
-//! device to memory of the host, as puts of this job would be sent: the card reads the payload where
-//! it is, or kernels store it near the card first, which goes on while the card reads what came
-//! before. Each card sends through a queue pair to itself, so that no other node takes part. The
-//! fastest of several rounds counts. All PEs measure at the same time, as all send in an all-to-all.
+//! device to memory of the host, as puts of this job would be sent: the card reads the payload
+//! where it is, or kernels store it near the card first, which goes on while the card reads what
+//! came before. Each card sends through a queue pair to itself, so that no other node takes part.
+//! The fastest of several rounds counts. All PEs measure at the same time, as all send in an
+//! all-to-all.
 
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
@@ -73,12 +74,12 @@ pub(super) struct Measured {
     pub figures: String,
 }
 
-/// The time of a payload.
+/// How long a payload takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Time {
-    /// Of the stores to memory near the card, if there are any.
+    /// The time of the stores to memory near the card, if there are any.
     stored: Option<Duration>,
-    /// Of the card, from the doorbell to the completion.
+    /// The card's time, from the doorbell to the completion.
     sent: Duration,
 }
 
@@ -243,7 +244,8 @@ impl<'a> Bench<'a> {
         let mut times = Vec::new();
         for sender in &mut self.senders {
             let near = sender.near.as_ref().map(OnCard::address);
-            let stored = near.zip(self.stores.as_ref()).map(|(near, module)| store(module, self.device, &self.payload, near));
+            let stored =
+                near.zip(self.stores.as_ref()).map(|(near, module)| store(module, self.device, &self.payload, near));
             times.push(Time { stored: stored.transpose()?, sent: sender.send(until)? });
         }
         Ok(times)
