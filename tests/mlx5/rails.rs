@@ -54,6 +54,73 @@ fn cards_of_other_rails_are_opened_and_pushed_by() {
     }
 }
 
+/// Returns the description of two GPUs with two cards below the switch of each, whose ports are
+/// those of the stand-in.
+fn two_cards_each() -> String {
+    let mut text = String::new();
+    for node in 0..2 {
+        let switch = format!("pci0000:{node}5/0000:{node}5:01.0/0000:{node}6:00.0");
+        text += &format!("gpu 0 {switch}/0000:{node}7:00.0/0000:{node}8:00.0\n");
+        for card in 1..3 {
+            text += &format!("pci 0 {switch}/0000:{node}7:0{card}.0/0000:{node}a:0{card}.0\n");
+        }
+    }
+    for card in 0..4 {
+        let address = format!("0000:{}a:0{}.0", card / 2, 1 + card % 2);
+        text += &format!("rdma mlx5_{card} {address} mlx5_core 1:CA 1 4:ACTIVE Ethernet\n");
+    }
+    text
+}
+
+/// Two nodes of two PEs, each with two cards of its own, which push by both cards of the other PE as
+/// well: of four queue pairs to a peer, two lead to each of its cards, on their rails.
+#[test]
+fn pes_with_several_cards_push_by_those_of_all_rails() {
+    let machine = folder().join("two-cards-each.txt");
+    std::fs::write(&machine, two_cards_each()).unwrap_or_else(|error| panic!("{}: {error}", machine.display()));
+    for transport in [Transport::Auto, Transport::Ibgda, Transport::Ibrc] {
+        let results = folder().join(format!("pushed-by-several-{transport:?}"));
+        let _ = std::fs::remove_dir_all(&results);
+        let job = |test: &str| {
+            job(test, transport, 4)
+                .nodes(2)
+                .env("OXSHMEM_HCA", "mlx5")
+                .env("OXSHMEM_RAILS", "push")
+                .env("OXSHMEM_QPS_PER_PEER", "4")
+                .env("OXSHMEM_STAGING_RING", "2K")
+                .env("OXSHMEM_TOPOLOGY", &machine)
+                .env("RDMA_STAND_IN", "device:count=4")
+        };
+        for test in ["rma", "atomic_values", "signals", "fence", "contexts"] {
+            job(test).env("OXSHMEM_PROFILE", "counters").env("OXSHMEM_PROFILE_DIR", &results).passes();
+        }
+        // A signal that adds follows its put on the same queue pair where atomics need not be on the
+        // first card.
+        let coherent = job("put_flood").env("RDMA_STAND_IN", "device:count=4,device:atomics=2");
+        coherent.args(&["2", "34", "6", "5000"]).env("OXSHMEM_STAGING", "64").passes();
+        for pe in 0..4 {
+            let file = results.join(format!("counters-{pe}.json"));
+            let text = std::fs::read(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+            let counters: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
+            let cards: Vec<&str> =
+                counters["cards"].as_array().into_iter().flatten().filter_map(|card| card["device"].as_str()).collect();
+            let all = ["mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3"];
+            let expected: Vec<&str> = if pe % 2 == 0 { all.to_vec() } else { [&all[2..], &all[..2]].concat() };
+            assert_eq!(cards, expected, "PE {pe}");
+            let routes = counters["routes"].as_array().cloned().unwrap_or_default();
+            let sent: Vec<_> =
+                routes.iter().filter(|route| route["leaves_node"] == true && route["receives_only"] == false).collect();
+            assert!(sent.iter().all(|route| route["crosses_rails"] == false), "PE {pe}: {sent:?}");
+            // Each of the four cards leads to one PE of the other node, by two queue pairs.
+            let mut connections: Vec<_> =
+                sent.iter().map(|route| (route["card"].as_u64(), route["connections"].as_u64())).collect();
+            connections.sort_unstable();
+            let each: Vec<_> = (0..4).map(|card| (Some(card), Some(2))).collect();
+            assert_eq!(connections, each, "PE {pe}: {sent:?}");
+        }
+    }
+}
+
 /// The second node lacks the card of a rail that a PE of the first is on.
 #[test]
 fn a_card_of_another_rail_that_cannot_be_opened_is_named() {
