@@ -72,8 +72,8 @@ fn two_cards_each() -> String {
     text
 }
 
-/// Two nodes of two PEs, each with two cards of its own, which push by both cards of the other PE as
-/// well: of four queue pairs to a peer, two lead to each of its cards, on their rails.
+/// Two nodes of two PEs, each with two cards of its own, which push by both cards of the other PE
+/// as well: of four queue pairs to a peer, two lead to each of its cards, on their rails.
 #[test]
 fn pes_with_several_cards_push_by_those_of_all_rails() {
     let machine = folder().join("two-cards-each.txt");
@@ -94,8 +94,8 @@ fn pes_with_several_cards_push_by_those_of_all_rails() {
         for test in ["rma", "atomic_values", "signals", "fence", "contexts"] {
             job(test).env("OXSHMEM_PROFILE", "counters").env("OXSHMEM_PROFILE_DIR", &results).passes();
         }
-        // A signal that adds follows its put on the same queue pair where atomics need not be on the
-        // first card.
+        // A signal that adds follows its put on the same queue pair where atomics need not be on
+        // the first card.
         let coherent = job("put_flood").env("RDMA_STAND_IN", "device:count=4,device:atomics=2");
         coherent.args(&["2", "34", "6", "5000"]).env("OXSHMEM_STAGING", "64").passes();
         for pe in 0..4 {
