@@ -32,6 +32,7 @@ pub const MODULES: &[&str] = &[
     "grid",
     "errors",
     "push",
+    "direct",
     "levels",
     "cards",
     "contexts",

@@ -14,6 +14,7 @@
 // all members to the last bit, and from run to run for one algorithm and team.
 #pragma once
 
+#include "detail/direct.h"
 #include "detail/exchange.h"
 #include "detail/grid.h"
 #include "detail/tree.h"
@@ -37,9 +38,6 @@ OXSHMEM_DEVICE int finish_or_leave(const Session &session, bool good, int root, 
         return good && finish<Scope>(session, root) ? 0 : 1;
     }
 }
-
-// A block that leaves the call to its first warp says so; others call for themselves.
-template <class Scope> constexpr Caller kOwn = Scope::kSeveralWarps ? Caller::block : Caller::scope;
 
 // What the calls announce beside buffers and size.
 OXSHMEM_DEVICE uint64_t extra_of(uint64_t a, uint64_t b, uint64_t c) {
@@ -109,7 +107,16 @@ OXSHMEM_DEVICE int gather_parts(int handle, Collective collective, Op op, Call c
     check_buffers<Scope>(session, dst, times(bytes, session.team.n), src, step == 0 ? bytes : times(bytes, session.team.n),
                          false);
     const uint64_t pieces = times(pieces_of(bytes), session.team.n);
-    const Algorithm algorithm = kBegins ? Algorithm::push : choose<Scope>(session, collective, bytes, pieces, caller);
+    Algorithm algorithm = kBegins ? Algorithm::push : choose<Scope>(session, collective, bytes, pieces, caller);
+    if constexpr (kDstIsReady && !kBegins && !kSeveralBlocks<Scope>) {
+        const TeamView &team = session.team;
+        if (team.one_round && goes_direct<Scope>(team_row(handle).chosen, team.share, team.n, collective, bytes, caller)) {
+            algorithm = kDirect;
+            if (!session.bad) {
+                store_parts<Scope>(session, dst, src, bytes, step);
+            }
+        }
+    }
     const uint32_t announced = announced_by<Scope>(session, dst, src, bytes, 0, algorithm);
     Scope::sync();
     if (algorithm == Algorithm::packets) {
@@ -125,7 +132,7 @@ OXSHMEM_DEVICE int gather_parts(int handle, Collective collective, Op op, Call c
     if (!meet<Scope, true>(session.team, session.op, announced)) {
         return 1;
     }
-    if (bytes == 0) {
+    if (bytes == 0 || algorithm == kDirect) {
         return kBegins ? kEnded : 0;
     }
     push_parts<Scope>(session, dst, src, bytes, step);
@@ -499,6 +506,12 @@ template <class Scope> OXSHMEM_DEVICE int fcollect_in(int handle, void *dst, con
             [&](Caller caller) { return fcollect_bytes<blocks_scope>(handle, dst, src, bytes, caller); },
             [&] { return fcollect_bytes<block_scope>(handle, dst, src, bytes); });
     } else {
+        int failed = 0;
+        if constexpr (kDstIsReady) {
+            if (gather_directly<Scope, true>(handle, dst, src, bytes, failed)) {
+                return failed;
+            }
+        }
         return fcollect_bytes<Scope>(handle, dst, src, bytes);
     }
 }
@@ -510,6 +523,12 @@ template <class Scope> OXSHMEM_DEVICE int alltoall_in(int handle, void *dst, con
             [&](Caller caller) { return alltoall_bytes<blocks_scope>(handle, dst, src, bytes, caller); },
             [&] { return alltoall_bytes<block_scope>(handle, dst, src, bytes); });
     } else {
+        int failed = 0;
+        if constexpr (kDstIsReady) {
+            if (gather_directly<Scope, false>(handle, dst, src, bytes, failed)) {
+                return failed;
+            }
+        }
         return alltoall_bytes<Scope>(handle, dst, src, bytes);
     }
 }

@@ -165,6 +165,9 @@ OXSHMEM_DEVICE uint32_t packet_room(const TeamView &team) {
 // made this choice.
 enum class Caller { scope, block, packets, push, one_shot };
 
+// A block that leaves the call to its first warp says so; others call for themselves.
+template <class Scope> constexpr Caller kOwn = Scope::kSeveralWarps ? Caller::block : Caller::scope;
+
 // What of `bytes` bytes the caller's block handles in packets: whole pieces, except for the last
 // one.
 struct Part {

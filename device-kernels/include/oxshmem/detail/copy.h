@@ -151,7 +151,7 @@ template <class U> OXSHMEM_DEVICE void copy_alone(U *dst, const U *src, uint64_t
     while (n != 0) {
         const uint32_t part = n < kAtOnce ? static_cast<uint32_t>(n) : kAtOnce;
         if (part > kInFlight) {
-            port::touch<kSectors>(src, part * sizeof(U));
+            port::touch<kSectors, 1>(src, part * sizeof(U));
         }
         uint32_t i = 0;
         OXSHMEM_NO_UNROLL

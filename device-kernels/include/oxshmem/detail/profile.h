@@ -83,6 +83,8 @@ public:
             profile_call(*to, op, subject, bytes, begin);
         }
     }
+    // Leaves the call to another one, which counts.
+    OXSHMEM_DEVICE void drop() { to = nullptr; }
     Profiled(const Profiled &) = delete;
     Profiled &operator=(const Profiled &) = delete;
 
@@ -110,6 +112,7 @@ OXSHMEM_DEVICE void profile_completion(uint32_t qpn, int pe, uint64_t index) {
 
 struct Profiled {
     OXSHMEM_DEVICE Profiled(Op, Blame, uint64_t = 0, bool = true) {}
+    OXSHMEM_DEVICE void drop() {}
 };
 OXSHMEM_DEVICE void profile_request(uint32_t, int, uint64_t) {}
 OXSHMEM_DEVICE void profile_doorbell(uint32_t, int, uint64_t) {}

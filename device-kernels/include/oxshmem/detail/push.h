@@ -194,22 +194,30 @@ template <class Scope> OXSHMEM_OUTLINE bool finish(Session session, int root = -
     return await_arrivals<Scope>(session, kind, [&](int member) { return member == root ? 0u : 1u; });
 }
 
-// Sends this member's part of `bytes` bytes at `src` + member * `step` to dst + me * `bytes` of
-// each member.
+// Stores this member's part of `bytes` bytes at `src` + member * `step` to dst + me * `bytes` of
+// each member, where all of them are load/store reachable.
+template <class Scope>
+OXSHMEM_DEVICE void store_parts(const Session &session, void *dst, const void *src, uint64_t bytes, uint64_t step) {
+    const TeamView &team = session.team;
+    char *to = at_offset(dst, bytes * static_cast<uint64_t>(team.me));
+    if (step == 0) {
+        spread<Scope>(session, to, src, bytes);
+        return;
+    }
+    for (int distance = 1; distance <= team.n; ++distance) {
+        const int member = session.member_behind(distance % team.n);
+        near_copy<Scope>(of_member(team, to, member), at_offset(src, step * static_cast<uint64_t>(member)), bytes);
+    }
+}
+
+// The same to members that may be reached in different ways; tells of its end.
 template <class Scope>
 OXSHMEM_OUTLINE void push_parts(Session session, void *dst, const void *src, uint64_t bytes, uint64_t step) {
     const TeamView &team = session.team;
     char *to = at_offset(dst, bytes * static_cast<uint64_t>(team.me));
     const auto part = [&](int member) { return at_offset(src, step * static_cast<uint64_t>(member)); };
     if (kSeveralBlocks<Scope> || team.one_round) {
-        if (step == 0) {
-            spread<Scope>(session, to, src, bytes);
-        } else {
-            for (int distance = 1; distance <= team.n; ++distance) {
-                const int member = session.member_behind(distance % team.n);
-                near_copy<Scope>(of_member(team, to, member), part(member), bytes);
-            }
-        }
+        store_parts<Scope>(session, dst, src, bytes, step);
         tell_of_end<Scope, true>(session);
         return;
     }

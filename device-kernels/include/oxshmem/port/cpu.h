@@ -302,7 +302,7 @@ inline void store_vec(void *p, vec16 value) {
 
 constexpr uint32_t kSectorBytes = 64;
 
-template <uint32_t> inline void touch(const void *, uint32_t) {}
+template <uint32_t, uint32_t> inline void touch(const void *, uint32_t) {}
 
 struct pair64 {
     uint64_t first, second;
@@ -316,6 +316,8 @@ inline void store_pair(uint64_t *p, uint64_t first, uint64_t second) {
     store<order::relaxed, reach::system>(p, first);
     store<order::relaxed, reach::system>(p + 1, second);
 }
+
+template <class T> inline void forget(T &) {}
 
 inline void through_memory(void *p) {
     asm volatile("" ::"r"(p) : "memory");

@@ -335,11 +335,11 @@ OXSHMEM_DEVICE void store_vec(void *p, vec16 v) {
 
 constexpr uint32_t kSectorBytes = 32;
 
-template <uint32_t kSectors> OXSHMEM_DEVICE void touch(const void *p, uint32_t bytes) {
+template <uint32_t kSectors, uint32_t kApart> OXSHMEM_DEVICE void touch(const void *p, uint32_t bytes) {
     uint32_t found[kSectors], all = 0;
     OXSHMEM_UNROLL
     for (uint32_t i = 0; i < kSectors; ++i) {
-        const uint32_t offset = i * kSectorBytes < bytes ? i * kSectorBytes : bytes - 1;
+        const uint32_t offset = i * kApart * kSectorBytes < bytes ? i * kApart * kSectorBytes : bytes - 1;
         asm volatile("ld.u8 %0, [%1];" : "=r"(found[i]) : "l"(static_cast<const char *>(p) + offset) : "memory");
     }
     OXSHMEM_UNROLL
@@ -371,6 +371,11 @@ template <order O, reach R> OXSHMEM_DEVICE pair64 load_pair(const uint64_t *p) {
 
 OXSHMEM_DEVICE void store_pair(uint64_t *p, uint64_t first, uint64_t second) {
     asm volatile("st.relaxed.sys.v2.u64 [%0], {%1, %2};" ::"l"(p), "l"(first), "l"(second) : "memory");
+}
+
+template <class T> OXSHMEM_DEVICE void forget(T &value) {
+    static_assert(sizeof(T) == 4);
+    asm volatile("" : "+r"(value));
 }
 
 OXSHMEM_DEVICE void through_memory(void *p) {

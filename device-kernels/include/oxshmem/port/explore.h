@@ -284,13 +284,15 @@ inline void store_vec(void *p, vec16 value) {
 
 inline void probe(const void *, uint64_t) {}
 
+template <class T> inline void forget(T &) {}
+
 inline void through_memory(void *p) {
     asm volatile("" ::"r"(p) : "memory");
 }
 
 constexpr uint32_t kSectorBytes = 64;
 
-template <uint32_t> inline void touch(const void *, uint32_t) {}
+template <uint32_t, uint32_t> inline void touch(const void *, uint32_t) {}
 
 struct pair64 {
     uint64_t first, second;

@@ -32,12 +32,16 @@
 //   probe(const void *p, uint64_t bytes)
 //       On `cpu`, faults here if the first or the last byte cannot be read; for ranges of less than a page. A GPU loses its
 //       context with any fault, so there is nothing to do there.
-//   touch<n>(const void *p, uint32_t bytes)
-//       For loads that follow: has the first n sectors (kSectorBytes each) of these in the cache next to the thread.
+//   touch<n, apart>(const void *p, uint32_t bytes)
+//       For loads that follow: has n sectors of these (kSectorBytes each), each `apart` sectors after the one before, in the
+//       cache next to the thread.
 //   load_pair<order, reach>(const uint64_t *) -> pair64 { first, second }
 //       Two loads of adjacent words, aligned to 16 bytes, as one access: of system reach, or relaxed and of device reach.
 //   store_pair(uint64_t *p, uint64_t first, uint64_t second)
 //       Two relaxed stores of system reach, to p[0] and p[1], in any order; p is aligned to 16 bytes.
+//   forget(T &value)
+//       Makes the compiler forget how it has computed a value of 32 bits, so that what follows from it is computed again rather
+//       than kept in registers.
 //   through_memory(void *p)
 //       Makes the compiler store what it knows of the object at `p`, and load it again afterwards.
 //   wake_host()

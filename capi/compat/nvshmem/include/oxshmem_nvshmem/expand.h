@@ -25,6 +25,10 @@
 #ifndef OXSHMEM_ANY_OWN_MEMORY
 #define OXSHMEM_ANY_OWN_MEMORY
 #endif
+// Members make sure that dst may be written before they call a collective, as NVSHMEM's must.
+#ifndef OXSHMEM_DST_IS_READY
+#define OXSHMEM_DST_IS_READY
+#endif
 #include <oxshmem/oxshmem.h>
 
 namespace oxshmem_nv {
