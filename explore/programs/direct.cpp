@@ -21,15 +21,15 @@ template <class Scope, uint32_t kTurns, uint32_t kWords> void alltoalls_in_turns
         [](uint32_t turn) { check_alltoall(turn, target(turn), kWords); });
 }
 
-using abi::Algorithm;
+constexpr abi::Algorithm kChoice = static_cast<abi::Algorithm>(kLibrarysChoice);
 
 // 6 words are more than packets take; 5 are no whole units of 16 bytes.
 constexpr oxshmem_explore_program kPrograms[] = {
-    near(Algorithm::packets, collective("alltoall", alltoalls_in_turns<thread_scope, 3, 6>, 2, 1, 2)),
-    near(Algorithm::packets, collective("alltoall_3", alltoalls_in_turns<thread_scope, 2, 6>, 3, 1, 0xfffffffe)),
-    near(Algorithm::packets, collective("alltoall_odd", alltoalls_in_turns<thread_scope, 2, 5>, 2, 1, 0xfffffffe)),
-    near(Algorithm::packets, collective("fcollect", fcollects<thread_scope, 3, 10>, 2, 1, 2)),
-    early(near(Algorithm::packets, collective("alltoall_early", alltoalls_in_turns<thread_scope, 3, 6>, 2, 1, 5))),
+    near(kChoice, collective("alltoall", alltoalls_in_turns<thread_scope, 3, 6>, 2, 1, 2)),
+    near(kChoice, collective("alltoall_3", alltoalls_in_turns<thread_scope, 2, 6>, 3, 1, 0xfffffffe)),
+    near(kChoice, collective("alltoall_odd", alltoalls_in_turns<thread_scope, 2, 5>, 2, 1, 0xfffffffe)),
+    near(kChoice, collective("fcollect", fcollects<thread_scope, 3, 10>, 2, 1, 2)),
+    early(near(kChoice, collective("alltoall_early", alltoalls_in_turns<thread_scope, 3, 6>, 2, 1, 5))),
 };
 
 } // namespace explore

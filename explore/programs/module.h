@@ -186,9 +186,9 @@ struct Layout {
         team.epoch = program.epoch;
         team.workspace = heap + kWorkspaceAt;
         for (auto &choices : team.choices) {
-            choices[0] = {~0ull, program.algorithm, 0};
+            choices[0] = {~0ull, program.algorithm == kLibrarysChoice ? 0 : program.algorithm, 0};
         }
-        team.chosen = ~0u;
+        team.chosen = program.algorithm == kLibrarysChoice ? 0 : ~0u;
         out.set(out.context, at, &team, sizeof(team), 1);
         name("team row", kKindConstant, pe, at, 8, sizeof(team) / 8);
         name("epoch", kKindWord, pe, at + offsetof(abi::Team, epoch), 4);

@@ -25,6 +25,9 @@ namespace explore {
 struct Layout; // module.h
 }
 
+// An algorithm of programs: packets, which the user has not chosen.
+constexpr uint32_t kLibrarysChoice = 7;
+
 extern "C" {
 
 // A program: what every device thread runs, and in what surroundings.
@@ -45,7 +48,7 @@ struct oxshmem_explore_program {
     uint32_t posted;                    // blocks that were posted and completed before
     uint32_t epoch;                     // of the team's last meeting
     uint32_t rounds;                    // not 0: the team meets by dissemination
-    uint32_t algorithm;                 // abi::Algorithm of collectives that one block carries out
+    uint32_t algorithm;                 // abi::Algorithm of collectives that one block carries out, or kLibrarysChoice
     uint32_t results_at, results_bytes; // of the heaps: what collectives write over the network
     uint32_t cards;                     // that the queue pairs to a peer are spread over
     uint32_t fails;                     // not 0: the HCA completes a work request with an error

@@ -25,7 +25,7 @@ constexpr Algorithm kDirect = static_cast<Algorithm>(7);
 
 // Up to this many bytes for each member packets take less time, as they need no fence.
 template <class Scope> OXSHMEM_DEVICE uint64_t most_in_packets(Caller caller) {
-    return caller == Caller::block ? 4096 : 16 * Scope::kLanes;
+    return caller == Caller::block ? 4096 : Scope::kLanes == 1 ? 32 : 512;
 }
 
 // Whether members within load/store reach store to dst at once. All of them decide the same.
