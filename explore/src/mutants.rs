@@ -101,7 +101,6 @@ pub const MUTANTS: &[Mutant] = &[
     in_module("errors", "landing-kept-after-error", &["fetches_fail"]),
     in_module("errors", "late-post-keeps-queue", &["puts_late", "puts_late_3"]),
     in_module("direct", "direct-meets-without-release", &["alltoall"]),
-    in_module("direct", "direct-header-read-relaxed", &["alltoall"]),
     in_module("push", "arrival-before-data", &["fcollect"]),
     in_module("push", "sends-not-completed", &["fcollect_far"]),
     in_module("push", "tree-overwrites-what-it-sends", &["reduce_tree"]),
