@@ -50,6 +50,24 @@ OXSHMEM_OUTLINE void near_put_signal(void *dst, const void *src, uint64_t bytes,
     }
 }
 
+// A put with signal of what is short, aligned and good, which needs no function that keeps registers
+// for its caller. Returns false, and has done nothing, if it is not.
+template <class Scope>
+OXSHMEM_OUTLINE bool put_signal_leanly(void *dst, const void *src, uint64_t bytes, uint64_t *signal, uint64_t value,
+                                       SignalOp op, int pe) {
+    const bool is_good = in_heap(dst, bytes) && in_heap(signal, sizeof(*signal)) &&
+                         reinterpret_cast<uint64_t>(signal) % sizeof(*signal) == 0 &&
+                         (op == SignalOp::set || op == SignalOp::add);
+    if (!is_good || !copy_short<Scope>(translate(dst, pe), src, bytes)) {
+        return false;
+    }
+    Scope::sync();
+    if (Scope::rank() == Scope::last()) {
+        near_signal<order::release>(signal, translate(signal, pe), value, op, pe);
+    }
+    return true;
+}
+
 // Puts data through the staging ring, and posts its signal after it on the same QP.
 template <class Scope, class C>
 OXSHMEM_OUTLINE void staged_put_signal(C context, void *dst, const void *src, uint64_t bytes, uint64_t *signal, uint64_t value,
@@ -111,9 +129,15 @@ OXSHMEM_DEVICE void put_signal_by(C context, void *dst, const void *src, uint64_
     if (is_direct(pe)) {
         if (op == SignalOp::add && atomics_by_network()) {
             split_put_signal<Scope>(context, dst, src, bytes, signal, value, pe);
-        } else {
-            near_put_signal<Scope>(dst, src, bytes, signal, value, op, pe);
+            return;
         }
+        if constexpr (port::kCoalesced) {
+            const bool is_short = bytes <= sizeof(port::vec16) * kUnitsAtOnce<Scope> * Scope::size();
+            if (is_short && put_signal_leanly<Scope>(dst, src, bytes, signal, value, op, pe)) {
+                return;
+            }
+        }
+        near_put_signal<Scope>(dst, src, bytes, signal, value, op, pe);
     } else {
         far_put_signal<Scope>(context, dst, src, bytes, signal, value, op, pe, blocking);
     }

@@ -71,35 +71,62 @@ template <class Scope> OXSHMEM_OUTLINE void copy_by_many(char *to, const char *f
     }
 }
 
-// Copies, if that needs few registers and no function that keeps some for its caller. What is short
-// takes one access for each lane, and nothing else to compute. Returns false, and copies nothing,
-// if it takes more.
-template <class Scope, Source kFrom> OXSHMEM_DEVICE bool copy_leanly(void *dst, const void *src, uint64_t bytes) {
+// How many units a lane copies of what is short.
+template <class Scope> constexpr uint32_t kUnitsAtOnce = Scope::kLanes == 1 ? 4 : 1;
+
+// Copies whole units of type U, if each lane has few of them.
+template <class Scope, class U> OXSHMEM_DEVICE bool copy_short_units(char *to, const char *from, uint64_t bytes) {
+    constexpr uint32_t kEach = kUnitsAtOnce<Scope>;
+    if (bytes > sizeof(U) * kEach * Scope::size()) {
+        return false;
+    }
+    if constexpr (kEach == 1) {
+        copy_one<U>(to, from, bytes, Scope::rank());
+    } else {
+        U units[kEach] = {};
+        OXSHMEM_UNROLL
+        for (uint32_t k = 0; k < kEach; ++k) {
+            if (k * sizeof(U) < bytes) {
+                units[k] = port::read(reinterpret_cast<const U *>(from) + k);
+            }
+        }
+        OXSHMEM_UNROLL
+        for (uint32_t k = 0; k < kEach; ++k) {
+            if (k * sizeof(U) < bytes) {
+                port::write(reinterpret_cast<U *>(to) + k, units[k]);
+            }
+        }
+    }
+    return true;
+}
+
+// Copies what is short and aligned: one access for each lane, or four for a thread, and nothing
+// else to compute. Returns false, and copies nothing, if it is not.
+template <class Scope> OXSHMEM_DEVICE bool copy_short(void *dst, const void *src, uint64_t bytes) {
     const uint64_t together = reinterpret_cast<uint64_t>(dst) | reinterpret_cast<uint64_t>(src) | bytes;
     char *to = static_cast<char *>(dst);
     const char *from = static_cast<const char *>(src);
-    if (together % 16 == 0) {
-        if (bytes <= 16 * Scope::size()) {
-            copy_one<port::vec16>(to, from, bytes, Scope::rank());
+    return together % 16 == 0  ? copy_short_units<Scope, port::vec16>(to, from, bytes)
+           : together % 8 == 0 ? copy_short_units<Scope, uint64_t>(to, from, bytes)
+           : together % 4 == 0 ? copy_short_units<Scope, uint32_t>(to, from, bytes)
+                               : false;
+}
+
+// Copies, if that needs few registers and no function that keeps some for its caller. Returns
+// false, and copies nothing, if it does not.
+template <class Scope, Source kFrom> OXSHMEM_DEVICE bool copy_leanly(void *dst, const void *src, uint64_t bytes) {
+    if (copy_short<Scope>(dst, src, bytes)) {
+        return true;
+    }
+    if constexpr (port::kRelocatable && Scope::kSeveralWarps) {
+        const uint64_t together = reinterpret_cast<uint64_t>(dst) | reinterpret_cast<uint64_t>(src) | bytes;
+        const bool fills = kFrom == Source::near || bytes <= kMostLoadedByMany;
+        if (port::block_threads() >= kManyThreads && together % sizeof(port::vec16) == 0 && fills) {
+            copy_by_many<Scope>(static_cast<char *>(dst), static_cast<const char *>(src), bytes);
             return true;
         }
-        if constexpr (port::kRelocatable && Scope::kSeveralWarps) {
-            const bool fills = kFrom == Source::near || bytes <= kMostLoadedByMany;
-            if (port::block_threads() >= kManyThreads && fills) {
-                copy_by_many<Scope>(to, from, bytes);
-                return true;
-            }
-        }
-        return false;
     }
-    if (together % 8 == 0 && bytes <= 8 * Scope::size()) {
-        copy_one<uint64_t>(to, from, bytes, Scope::rank());
-    } else if (together % 4 == 0 && bytes <= 4 * Scope::size()) {
-        copy_one<uint32_t>(to, from, bytes, Scope::rank());
-    } else {
-        return false;
-    }
-    return true;
+    return false;
 }
 
 #ifdef OXSHMEM_DEVICE_LIBRARY
