@@ -50,8 +50,8 @@ OXSHMEM_OUTLINE void near_put_signal(void *dst, const void *src, uint64_t bytes,
     }
 }
 
-// A put with signal of what is short, aligned and good, which needs no function that keeps registers
-// for its caller. Returns false, and has done nothing, if it is not.
+// A put with signal of what is short, aligned and good, which needs no function that keeps
+// registers for its caller. Returns false, and has done nothing, if it is not.
 template <class Scope>
 OXSHMEM_OUTLINE bool put_signal_leanly(void *dst, const void *src, uint64_t bytes, uint64_t *signal, uint64_t value,
                                        SignalOp op, int pe) {
@@ -131,7 +131,7 @@ OXSHMEM_DEVICE void put_signal_by(C context, void *dst, const void *src, uint64_
             split_put_signal<Scope>(context, dst, src, bytes, signal, value, pe);
             return;
         }
-        if constexpr (port::kCoalesced) {
+        if constexpr (port::kRelocatable) {
             const bool is_short = bytes <= sizeof(port::vec16) * kUnitsAtOnce<Scope> * Scope::size();
             if (is_short && put_signal_leanly<Scope>(dst, src, bytes, signal, value, op, pe)) {
                 return;
