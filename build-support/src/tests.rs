@@ -563,3 +563,34 @@ fn the_real_compiler_takes_inline_ptx() {
     let error = space.build(&Module::new("bad").source("bad.cu"), "crate", &env).unwrap_err().to_string();
     assert!(error.contains("identifier \"lost\" is undefined"), "{error}");
 }
+
+/// The compiler makes 256-bit loads and stores for sm_100, which need a newer version of PTX than
+/// the architecture does.
+#[test]
+fn wide_accesses_are_assembled() {
+    let Some(nvcc) = real_nvcc() else {
+        println!("skipped: there is no CUDA compiler (scripts/setup installs one)");
+        return;
+    };
+    let space = Workspace::new();
+    let kernel = r#"
+        #ifdef __CUDACC__
+        struct alignas(32) Wide { unsigned long long words[4]; };
+        extern "C" __global__ void move(Wide *to, const Wide *from) { *to = *from; }
+        #else
+        int answer() { return 1; }
+        #endif
+    "#;
+    space.dir.write("wide.cu", kernel);
+    let env = |name: &str| {
+        if name == "NVCC" { Some(nvcc.clone()) } else { std::env::var_os(name).filter(|_| name == "PATH") }
+    };
+    let module = Module::new("wide").source("wide.cu").architectures([90, 100]);
+    let (artifacts, _) = space.build(&module, "crate", &env).unwrap();
+    assert_eq!(artifacts.cubins.iter().map(|(arch, _)| *arch).collect::<Vec<_>>(), [90, 100]);
+    let version = |index: usize| {
+        let text = std::fs::read_to_string(&artifacts.ptx[index].1).unwrap();
+        text.lines().find_map(|line| line.strip_prefix(".version ").map(str::to_owned))
+    };
+    assert_eq!((version(0).as_deref(), version(1).as_deref()), (Some("8.5"), Some("8.8")));
+}
