@@ -15,10 +15,8 @@ OXSHMEM_KERNEL(oxshmem_host_collective, uint32_t call, int team, void *dst, cons
     using namespace oxshmem;
     switch (static_cast<abi::Call>(call)) {
     case abi::Call::none:
-        break;
-    case abi::Call::sync:
+    case abi::Call::sync: // The host launches the kernels of host_ops.cu for these two.
     case abi::Call::barrier:
-        oxshmem::detail::sync_team<block_scope>(team, static_cast<abi::Call>(call));
         break;
     case abi::Call::broadcast:
         broadcastmem(block, team, dst, src, n, static_cast<int>(first));

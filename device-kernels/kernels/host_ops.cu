@@ -170,12 +170,12 @@ OXSHMEM_KERNEL(oxshmem_host_quiet) {
     oxshmem::quiet();
 }
 
-OXSHMEM_KERNEL(oxshmem_host_barrier_all) {
-    oxshmem::barrier_all(oxshmem::warp);
+OXSHMEM_KERNEL(oxshmem_host_barrier, int team) {
+    oxshmem::barrier(oxshmem::warp, team);
 }
 
-OXSHMEM_KERNEL(oxshmem_host_sync_all) {
-    oxshmem::sync_all(oxshmem::warp);
+OXSHMEM_KERNEL(oxshmem_host_sync, int team) {
+    oxshmem::team_sync(oxshmem::warp, team);
 }
 
 // Completes what was posted through `n` contexts.

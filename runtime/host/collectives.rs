@@ -6,6 +6,7 @@ use half::{bf16, f16};
 use num_complex::Complex;
 
 use super::issuer::sealed::Issuer;
+use super::transfer::THREADS;
 use crate::Result;
 use crate::abi::{Call, ReduceOp, Type};
 use crate::device::LaunchConfig;
@@ -83,9 +84,6 @@ pub(super) struct Launch {
     args: Args,
 }
 
-/// A collective without data.
-const NO_DATA: Size = Size { divisible: None, total: 0 };
-
 /// Most threads of a block that is one of several: the bound of their kernel.
 const BLOCKS_THREADS: u32 = 512;
 /// The most threads of a block that handles few bytes, and the most bytes of such a block.
@@ -131,8 +129,18 @@ pub(super) fn checked(
     }
 }
 
-pub(super) fn meeting(call: Call, handle: i32) -> Checked {
-    (Launch { size: NO_DATA, args: (call as u32, handle, 0, 0, 0, 0, 0, 0, 0) }, None)
+/// Queues a meeting of the members of a team, [`Call::Sync`] or [`Call::Barrier`], which is a
+/// kernel of its own: that of the other collectives needs a larger stack.
+pub(super) fn meet<I: Issuer + ?Sized>(issuer: &I, handle: i32, n_pes: usize, call: Call) -> Result<()> {
+    let own = issuer.issuing_pe();
+    let kernel = if call == Call::Sync { "oxshmem_host_sync" } else { "oxshmem_host_barrier" };
+    if I::WAITS && n_pes == own.n_pes() {
+        own.check_call(|| format!("{} of team {handle}", name_of(call as u32)))?;
+    }
+    let _call = own.host_profile().begins(name_of(call as u32), Subject::Team(handle), 0);
+    // SAFETY: the kernel takes a team's handle, and checks it.
+    unsafe { own.queue_host_kernel(issuer.issuing_stream()?, kernel, THREADS, (handle,)) }?;
+    issuer.finish()
 }
 
 /// Queues the collective that `call` makes for a team, given its handle and the PE.

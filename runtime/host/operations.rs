@@ -4,10 +4,10 @@ use bytemuck::Pod;
 
 use oxshmem_system::words::{const32, native};
 
-use super::collectives::{Reducible, checked, defined, meeting, parts, queue, refusable, sides, span, stride};
+use super::collectives::{Reducible, checked, defined, meet, parts, queue, refusable, sides, span, stride};
 use super::issuer::sealed;
 use super::sides::{Destination, Local, LocalMut, Source};
-use super::transfer::{self, THREADS};
+use super::transfer;
 use crate::Result;
 use crate::abi::{Call, Collective, ReduceOp, TEAM_WORLD};
 use crate::heap::LocalPlace;
@@ -283,7 +283,11 @@ pub trait Operations: sealed::Issuer {
     /// # }
     /// ```
     fn quiet(&self) -> Result<()> {
-        host_kernel(self, ("quiet", Subject::Own), "oxshmem_host_quiet", 1)
+        let own = self.issuing_pe();
+        let _call = own.host_profile().begins("quiet", Subject::Own, 0);
+        // SAFETY: the kernel takes no arguments.
+        unsafe { own.queue_host_kernel(self.issuing_stream()?, "oxshmem_host_quiet", 1, ()) }?;
+        self.finish()
     }
 
     /// Calls [`quiet`](Self::quiet), then meets all PEs. Collective: barriers and syncs of a PE
@@ -299,7 +303,7 @@ pub trait Operations: sealed::Issuer {
     /// # }
     /// ```
     fn barrier_all(&self) -> Result<()> {
-        host_kernel(self, ("barrier", Subject::Team(TEAM_WORLD)), "oxshmem_host_barrier_all", THREADS)
+        meet(self, TEAM_WORLD, self.issuing_pe().n_pes(), Call::Barrier)
     }
 
     /// Meets all PEs, and completes no operation. Collective, as
@@ -314,7 +318,7 @@ pub trait Operations: sealed::Issuer {
     /// # }
     /// ```
     fn sync_all(&self) -> Result<()> {
-        host_kernel(self, ("sync", Subject::Team(TEAM_WORLD)), "oxshmem_host_sync_all", THREADS)
+        meet(self, TEAM_WORLD, self.issuing_pe().n_pes(), Call::Sync)
     }
 
     /// Returns when every member of `team` has entered. Stores of kernels that ended before, to
@@ -342,7 +346,7 @@ pub trait Operations: sealed::Issuer {
     /// # }
     /// ```
     fn team_sync(&self, team: &Team) -> Result<()> {
-        queue(self, team, |handle, _| meeting(Call::Sync, handle))
+        meet(self, handle_of(self, team)?, team.n_pes(), Call::Sync)
     }
 
     /// Calls [`quiet`](Self::quiet), then [`team_sync`](Self::team_sync).
@@ -358,7 +362,7 @@ pub trait Operations: sealed::Issuer {
     /// # }
     /// ```
     fn barrier(&self, team: &Team) -> Result<()> {
-        queue(self, team, |handle, _| meeting(Call::Barrier, handle))
+        meet(self, handle_of(self, team)?, team.n_pes(), Call::Barrier)
     }
 
     /// Copies `src` of member `root` to `dst` of every member, `root` included. `dst` may be `src`.
@@ -604,21 +608,10 @@ impl Operations for OnStream<'_> {
     }
 }
 
-/// Runs or queues a kernel of the host's operations that has no arguments.
-fn host_kernel<I: sealed::Issuer + ?Sized>(
-    issuer: &I,
-    (operation, subject): (&'static str, Subject),
-    name: &str,
-    threads: u32,
-) -> Result<()> {
+/// Returns the handle of a team that this PE is in.
+fn handle_of<I: sealed::Issuer + ?Sized>(issuer: &I, team: &Team) -> Result<i32> {
     let own = issuer.issuing_pe();
-    if I::WAITS && matches!(subject, Subject::Team(_)) {
-        own.check_call(|| format!("{operation} of all PEs"))?;
-    }
-    let _call = own.host_profile().begins(operation, subject, 0);
-    // SAFETY: no arguments.
-    unsafe { own.queue_host_kernel(issuer.issuing_stream()?, name, threads, ()) }?;
-    issuer.finish()
+    team.live_handle(own.id(), own.my_pe())
 }
 
 /// Returns the address of the first `bytes` bytes of `dst`.
