@@ -323,7 +323,7 @@ static_assert(kTeamSameNodePe == 3);
 static_assert(kTeamIndexBits == 8u);
 static_assert(kCollectives == 7u);
 static_assert(kChoices == 3u);
-static_assert(kBlocksPackets == 65536u);
+static_assert(kBlocksPackets == 131072u);
 static_assert(kBlocksOneShot == 1048576u);
 static_assert(kRounds == 32u);
 static_assert(kOneRoundPes == 64u);

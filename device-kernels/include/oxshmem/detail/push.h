@@ -204,7 +204,10 @@ OXSHMEM_DEVICE void store_parts(const Session &session, void *dst, const void *s
         spread<Scope>(session, to, src, bytes);
         return;
     }
-    for (int distance = 1; distance <= team.n; ++distance) {
+    // Every other block of several begins with this member's own part, so that copies within the
+    // GPU and between GPUs go on side by side.
+    const int begin = kSeveralBlocks<Scope> && port::block_rank() % 2 == 1 ? 0 : 1;
+    for (int distance = begin; distance < begin + team.n; ++distance) {
         const int member = session.member_behind(distance % team.n);
         near_copy<Scope>(of_member(team, to, member), at_offset(src, step * static_cast<uint64_t>(member)), bytes);
     }
