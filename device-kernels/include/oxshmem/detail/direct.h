@@ -23,8 +23,14 @@ constexpr bool kDstIsReady = false;
 // What members announce as their algorithm. No table has it.
 constexpr Algorithm kDirect = static_cast<Algorithm>(7);
 
-// Up to this many bytes for each member packets take less time, as they need no fence.
-template <class Scope> OXSHMEM_DEVICE uint64_t most_in_packets(Caller caller) {
+// Up to this many bytes for each member packets take less time, as they need no fence. In
+// relocatable code the functions that send and receive them keep registers for their callers, and
+// those of whole pieces that are stored at once do not: between two H100s an alltoall by a block
+// took 6.2 us for 4 KiB in packets, and 3.9 us for 8 KiB at once.
+template <class Scope> OXSHMEM_DEVICE uint64_t most_in_packets(Caller caller, uint64_t bytes) {
+    if (port::kRelocatable && bytes % kPiece == 0) {
+        return Scope::kLanes == 1 ? kPiece : 0;
+    }
     return caller == Caller::block ? 4096 : Scope::kLanes == 1 ? 32 : 512;
 }
 
@@ -33,7 +39,7 @@ template <class Scope>
 OXSHMEM_DEVICE bool goes_direct(uint32_t chosen, uint32_t share, int n, Collective collective, uint64_t bytes, Caller caller) {
     const bool is_free = (chosen >> static_cast<uint32_t>(collective) & 1) == 0;
     const bool few = caller == Caller::block || pieces_of(bytes) * static_cast<uint64_t>(n) <= kPiecesAtOnce * Scope::kLanes;
-    return is_free && !(few && bytes <= most_in_packets<Scope>(caller) && bytes <= share / 2);
+    return is_free && !(few && bytes <= most_in_packets<Scope>(caller, bytes) && bytes <= share / 2);
 }
 
 // Whether [a, a + bytes_a) and [b, b + bytes_b) lie apart.
