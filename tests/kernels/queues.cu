@@ -317,6 +317,44 @@ OXSHMEM_KERNEL(put_flood, unsigned char *in, unsigned char *out, uint64_t most, 
     oxshmem::quiet();
 }
 
+// PEs 0 and 1, one block each. In turn, the threads of a block put `n` words of 4 bytes to the
+// other PE, and one of them then sends a signal after a fence.
+OXSHMEM_KERNEL(word_ping_pong, uint32_t *words, uint64_t *signal, uint32_t n, uint32_t turns, Report *report) {
+    using Scope = oxshmem::block_scope;
+    const int me = oxshmem::my_pe(), peer = 1 - me;
+    const auto value = [](int pe, uint32_t turn, uint32_t i) { return static_cast<uint32_t>(mix(2 * turn + pe) + i); };
+    const auto receive = [&](uint32_t turn) {
+        if (Scope::rank() == 0) {
+            oxshmem::signal_wait_until(signal, oxshmem::CMP_EQ, turn);
+        }
+        Scope::sync();
+        for (uint32_t i = Scope::rank(); i < n; i += Scope::size()) {
+            EXPECT_EQ(report, peek(words + i), value(peer, turn, i));
+        }
+        Scope::sync();
+    };
+    for (uint32_t turn = 1; turn <= turns; ++turn) {
+        if (me == 1) {
+            receive(turn);
+        }
+        for (uint32_t i = Scope::rank(); i < n; i += Scope::size()) {
+            oxshmem::p(words + i, value(me, turn, i), peer);
+        }
+        Scope::sync();
+        if (Scope::rank() == 0) {
+            oxshmem::fence();
+            oxshmem::signal_op(signal, turn, oxshmem::SIGNAL_SET, peer);
+        }
+        Scope::sync();
+        if (me == 0) {
+            receive(turn);
+        }
+    }
+    if (Scope::rank() == 0) {
+        oxshmem::quiet();
+    }
+}
+
 // Puts to `pe` until the queue pair fails or `most` are done.
 OXSHMEM_KERNEL(put_to, uint64_t *at, uint64_t value, int pe, uint32_t most) {
     for (uint32_t i = 0; i < most; ++i) {

@@ -166,6 +166,7 @@ const CASES: &[Case] = &[
     ("compat_typed", typed::compat_typed),
     ("compat_typed_collectives", typed::compat_collectives),
     ("waits", waits::waits),
+    ("word_ping_pong", queues::word_ping_pong),
 ];
 
 fn main() -> ExitCode {

@@ -49,6 +49,18 @@ fn stuck(rig: &Rig, states: &SymmetricSlice<QueueState>, pe: i32, error: &Error)
     }
 }
 
+/// `word_ping_pong THREADS WORDS TURNS`: a block puts words, and one of its threads signals after
+/// them.
+pub fn word_ping_pong(args: &[String]) -> Outcome {
+    let rig = Rig::new(&QUEUES)?;
+    let [threads, words, turns] = args else { return Err("word_ping_pong THREADS WORDS TURNS".into()) };
+    let (threads, words, turns): (u32, u32, u32) = (threads.parse()?, words.parse()?, turns.parse()?);
+    let (data, signal) = (rig.pe.alloc::<u32>(words as usize)?, rig.pe.alloc::<u64>(1)?);
+    rig.pe.barrier_all()?;
+    rig.run_linear("word_ping_pong", 1, threads, (&data, &signal, words, turns, rig.report()))?;
+    rig.finish()
+}
+
 /// `flood BLOCKS THREADS COUNT LEAST`: every PE floods the next one; each of its queue pairs that
 /// is used gets LEAST blocks or more.
 pub fn flood(args: &[String]) -> Outcome {

@@ -148,6 +148,8 @@ macro_rules! network_suite {
             contexts_ibgda_2_staged: "contexts", Ibgda, 2, "OXSHMEM_STAGING" = "64", "OXSHMEM_STAGING_RING" = "2K";
             put_flood_ibgda_2_staged: "put_flood" "2" "4" "40" "20000", Ibgda, 2, "OXSHMEM_STAGING" = "64", "OXSHMEM_STAGING_RING" = "2K";
             put_flood_ibgda_3_some_staged: "put_flood" "3" "64" "40" "9000", Ibgda, 3, "OXSHMEM_STAGING" = "4K", "OXSHMEM_QPS_PER_PEER" = "1", "OXSHMEM_QP_DEPTH" = "256";
+            word_ping_pong_ibgda_2: "word_ping_pong" "512" "4096" "40", Ibgda, 2;
+            word_ping_pong_ibrc_2: "word_ping_pong" "512" "4096" "40", Ibrc, 2;
             put_flood_ibrc_2: "put_flood" "2" "4" "40" "20000", Ibrc, 2;
             put_flood_ibrc_2_staged: "put_flood" "2" "4" "40" "20000", Ibrc, 2, "OXSHMEM_STAGING" = "64", "OXSHMEM_PROXY_RING" = "64";
             put_flood_ibrc_3_some_staged: "put_flood" "3" "2" "40" "9000", Ibrc, 3, "OXSHMEM_STAGING" = "4K", "OXSHMEM_QPS_PER_PEER" = "1", "OXSHMEM_QP_DEPTH" = "256";
