@@ -320,15 +320,19 @@ fn quiet_reads_through_the_card_where_a_pe_may_learn_of_a_write_in_another_way()
     };
     // PEs 0 and 1 reach each other through the card, and PE 2 by load and store.
     for network in ["ibgda", "ibrc"] {
-        let mixed =
-            || job("barriers", Transport::Auto, 3).env("OXSHMEM_NETWORK", network).env("OXSHMEM_P2P_FAULTS", "0-1");
+        let mixed = || {
+            job("barriers", Transport::Auto, 3)
+                .args(&["8"])
+                .env("OXSHMEM_NETWORK", network)
+                .env("OXSHMEM_P2P_FAULTS", "0-1")
+        };
         let [never, auto, always] = ["never", "auto", "always"].map(|flush| executed(mixed(), flush));
         assert!(never > 0 && auto > never && always > never, "{network}: {never}, {auto}, {always}");
     }
     // Through the card alone no other way exists.
     for transport in [Transport::Ibgda, Transport::Ibrc] {
         let [never, auto, always] =
-            ["never", "auto", "always"].map(|flush| executed(job("barriers", transport, 2), flush));
+            ["never", "auto", "always"].map(|flush| executed(job("barriers", transport, 2).args(&["8"]), flush));
         assert!(never > 0 && always > auto, "{}: {never}, {auto}, {always}", transport.name());
         assert_eq!(never, auto, "{}", transport.name());
     }

@@ -79,6 +79,10 @@ impl Device {
 /// where they were not built.
 pub const PROGRAMS: &str = "CONFORMANCE_PROGRAMS";
 
+/// The environment variable that has PEs run few cases of a long list: as many as it takes to see
+/// every feature.
+pub const THINNED: &str = "CONFORMANCE_THINNED";
+
 /// The variable with the command that starts the programs that tests start, where this machine does
 /// not run them by itself: an emulator with its arguments, separated by spaces.
 pub const RUNNER: &str = "CONFORMANCE_RUNNER";
