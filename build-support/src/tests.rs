@@ -173,14 +173,20 @@ fn no_cuda(name: &str) -> Option<OsString> {
     (name == "OXSHMEM_CUDA").then(|| "0".into())
 }
 
-/// Returns the CUDA compiler that the build of this workspace would use, if there is one.
+/// Returns the CUDA compiler that the build of this workspace would use. Says so if there is none.
 fn real_nvcc() -> Option<OsString> {
     let cargo = cargo_for(&std::env::temp_dir(), "probe");
     let cargo = Cargo { manifest_dir: env!("CARGO_MANIFEST_DIR").into(), ..cargo };
-    match crate::cuda::find(&cargo, &|name| std::env::var_os(name)) {
-        Ok(crate::cuda::Found::Compiler(nvcc)) => Some(nvcc.path.into_os_string()),
-        _ => None,
+    if let Ok(crate::cuda::Found::Compiler(nvcc)) = crate::cuda::find(&cargo, &|name| std::env::var_os(name)) {
+        return Some(nvcc.path.into_os_string());
     }
+    println!("skipped: there is no CUDA compiler (scripts/setup installs one)");
+    None
+}
+
+/// Returns an environment that names a compiler, and has what that needs.
+fn with_nvcc(nvcc: &OsString) -> impl Fn(&str) -> Option<OsString> {
+    |name| if name == "NVCC" { Some(nvcc.clone()) } else { std::env::var_os(name).filter(|_| name == "PATH") }
 }
 
 #[test]
@@ -522,10 +528,7 @@ fn relocatable_code_is_one_file_and_empty_without_a_compiler() {
 
 #[test]
 fn the_real_compiler_takes_inline_ptx() {
-    let Some(nvcc) = real_nvcc() else {
-        println!("skipped: there is no CUDA compiler (scripts/setup installs one)");
-        return;
-    };
+    let Some(nvcc) = real_nvcc() else { return };
     let space = Workspace::new();
     let kernel = r#"
         #ifdef __CUDACC__
@@ -541,9 +544,7 @@ fn the_real_compiler_takes_inline_ptx() {
         #endif
     "#;
     space.dir.write("mmio.cu", kernel);
-    let env = |name: &str| {
-        if name == "NVCC" { Some(nvcc.clone()) } else { std::env::var_os(name).filter(|_| name == "PATH") }
-    };
+    let env = with_nvcc(&nvcc);
     let (artifacts, directives) = space.build(&Module::new("mmio").source("mmio.cu"), "crate", &env).unwrap();
     assert_eq!(artifacts.ptx.iter().map(|(arch, _)| *arch).take(2).collect::<Vec<_>>(), [80, 90]);
     assert_eq!(artifacts.cubins.len(), 3);
@@ -568,10 +569,7 @@ fn the_real_compiler_takes_inline_ptx() {
 /// the architecture does.
 #[test]
 fn wide_accesses_are_assembled() {
-    let Some(nvcc) = real_nvcc() else {
-        println!("skipped: there is no CUDA compiler (scripts/setup installs one)");
-        return;
-    };
+    let Some(nvcc) = real_nvcc() else { return };
     let space = Workspace::new();
     let kernel = r#"
         #ifdef __CUDACC__
@@ -582,9 +580,7 @@ fn wide_accesses_are_assembled() {
         #endif
     "#;
     space.dir.write("wide.cu", kernel);
-    let env = |name: &str| {
-        if name == "NVCC" { Some(nvcc.clone()) } else { std::env::var_os(name).filter(|_| name == "PATH") }
-    };
+    let env = with_nvcc(&nvcc);
     let module = Module::new("wide").source("wide.cu").architectures([90, 100]);
     let (artifacts, _) = space.build(&module, "crate", &env).unwrap();
     assert_eq!(artifacts.cubins.iter().map(|(arch, _)| *arch).collect::<Vec<_>>(), [90, 100]);
