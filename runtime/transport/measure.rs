@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use memmap2::{MmapOptions, MmapRaw};
 use oxshmem_hca::objects::{Mkey, Pd};
 use oxshmem_hca::provider::{Access, UmemSource};
 use oxshmem_hca::soft::doorbell_rung;
@@ -20,7 +21,6 @@ use oxshmem_hca::wire::ctrl::Fence;
 use oxshmem_proxy::devx::{QueueLayout, Queues};
 use oxshmem_proxy::work::{Backend, Local, Operation, Remote, Status, Transfer, WorkRequest};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::opened::{OpenCard, Opened};
 use super::plan::{NetworkKind, Plan};
@@ -311,7 +311,7 @@ impl Payload {
 /// Memory of the host that cards write to, the software HCA too.
 struct Target {
     descriptor: OwnedFd,
-    address: *mut u8,
+    mapping: MmapRaw,
 }
 
 impl Target {
@@ -319,24 +319,16 @@ impl Target {
         let refused = |errno: rustix::io::Errno| Failed::Refused(format!("no memory of the host: {errno}"));
         let descriptor = memfd_create("oxshmem-measured", MemfdFlags::CLOEXEC).map_err(refused)?;
         ftruncate(&descriptor, PAYLOAD.into()).map_err(refused)?;
-        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
-        // SAFETY: a new mapping at an address that the system chooses.
-        let address = unsafe { mmap(std::ptr::null_mut(), PAYLOAD as usize, prot, flags, &descriptor, 0) };
-        Ok(Self { descriptor, address: address.map_err(refused)?.cast() })
+        let mapping = MmapOptions::new().len(PAYLOAD as usize).populate().map_raw(&descriptor);
+        let mapping = mapping.map_err(|error| Failed::Refused(format!("no memory of the host: {error}")))?;
+        Ok(Self { descriptor, mapping })
     }
 
     fn register(&self, pd: &Arc<Pd>) -> std::result::Result<Mkey, Failed> {
-        let (len, addr) = (PAYLOAD as usize, self.address);
+        let (len, addr) = (PAYLOAD as usize, self.mapping.as_mut_ptr());
         let source = UmemSource::Fd { fd: self.descriptor.as_fd(), offset: 0, len, addr, device: None };
         // SAFETY: a bench drops its keys before the target, which only cards use.
         Ok(unsafe { Mkey::register(pd, source, None, addr as u64, Access::ALL) }?)
-    }
-}
-
-impl Drop for Target {
-    fn drop(&mut self) {
-        // SAFETY: it was mapped so, and no key names it any more. A failure leaves it mapped.
-        let _ = unsafe { munmap(self.address.cast(), PAYLOAD as usize) };
     }
 }
 
@@ -388,7 +380,7 @@ impl Sender {
         let (address, key) =
             near.as_ref().map_or((payload.address(), from.lkey()), |near| (near.address(), near.lkey()));
         let source = Local { address, length: PAYLOAD, key };
-        let target = Remote { address: target.address as u64, key: to.rkey() };
+        let target = Remote { address: target.mapping.as_mut_ptr() as u64, key: to.rkey() };
         let operation = Operation::Transfer(Transfer::Write { source, target });
         let request = WorkRequest { id: 0, operation, signaled: true, fence: false };
         Ok(Self { queues, request, _payload: from, _target: to, near, _memory: memory, name })
