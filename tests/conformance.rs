@@ -268,8 +268,8 @@ jobs! {
     conformance;
     [cpu]
     // The setting of PEs that share a GPU.
-    host_collectives_p2p_3_thinned: "host_collectives" "9000" "thinned", P2p, 3;
-    collectives_p2p_4_thinned: "collectives" "6000" "thinned", P2p, 4;
+    host_collectives_p2p_3_thinned: "host_collectives" "9000", P2p, 3, "CONFORMANCE_THINNED" = "1";
+    collectives_p2p_4_thinned: "collectives" "6000", P2p, 4, "CONFORMANCE_THINNED" = "1";
 
     // Executed by the software HCA's kernel, as on GPUs: the host posts, and the kernel reads the
     // host's queues.
@@ -314,10 +314,10 @@ jobs! {
     nodes_barriers_ibgda: "barriers" "5", Ibgda, 2;
     nodes_barriers_ibrc: "barriers" "5", Ibrc, 2;
     nodes_barriers_auto_4: "barriers" "5", Auto, 4;
-    nodes_collectives_ibgda: "collectives" "6000" "thinned", Ibgda, 2;
-    nodes_collectives_ibrc: "collectives" "6000" "thinned", Ibrc, 2;
-    nodes_collectives_auto_4: "collectives" "6000" "thinned", Auto, 4;
-    nodes_host_collectives_ibgda: "host_collectives" "9000" "thinned", Ibgda, 2;
+    nodes_collectives_ibgda: "collectives" "6000", Ibgda, 2, "CONFORMANCE_THINNED" = "1";
+    nodes_collectives_ibrc: "collectives" "6000", Ibrc, 2, "CONFORMANCE_THINNED" = "1";
+    nodes_collectives_auto_4: "collectives" "6000", Auto, 4, "CONFORMANCE_THINNED" = "1";
+    nodes_host_collectives_ibgda: "host_collectives" "9000", Ibgda, 2, "CONFORMANCE_THINNED" = "1";
     nodes_host_transfers_ibgda: "host_transfers", Ibgda, 2;
     nodes_host_transfers_ibrc: "host_transfers", Ibrc, 2;
     nodes_host_heap_ibgda: "host_heap", Ibgda, 2;

@@ -58,19 +58,21 @@ fn barriers_are_unharmed() {
     unharmed("barriers", 3, &["5"]);
 }
 
-/// Like `unharmed`, with another number of PEs for each of the faults.
-fn unharmed_in_turn(case: &str, npes: [u32; 4], args: &[&str]) {
+/// Like `unharmed`, with another number of PEs for each of the faults; `job` makes a job of that
+/// many.
+fn unharmed_in_turn(npes: [u32; 4], job: impl Fn(u32) -> Job) {
     for transport in [Transport::Ibgda, Transport::Ibrc] {
         for (faults, npes) in HARMLESS.into_iter().zip(npes) {
-            Job::new(PE, case, npes).args(args).transport(transport).env("OXSHMEM_SOFT_FAULTS", faults).passes();
+            job(npes).transport(transport).env("OXSHMEM_SOFT_FAULTS", faults).passes();
         }
     }
 }
 
 #[test]
 fn collectives_are_unharmed() {
-    unharmed_in_turn("collectives", [2, 3, 5, 8], &["500"]);
-    unharmed_in_turn("collectives", [4, 7, 3, 2], &["500", "thinned"]);
+    let job = |npes| Job::new(PE, "collectives", npes).args(&["500"]);
+    unharmed_in_turn([2, 3, 5, 8], job);
+    unharmed_in_turn([4, 7, 3, 2], |npes| job(npes).thinned());
 }
 
 #[test]
@@ -80,12 +82,12 @@ fn reductions_are_unharmed() {
 
 #[test]
 fn teams_are_unharmed() {
-    unharmed_in_turn("teams", [3, 2, 5, 4], &[]);
+    unharmed_in_turn([3, 2, 5, 4], |npes| Job::new(PE, "teams", npes));
 }
 
 #[test]
 fn host_collectives_are_unharmed() {
-    unharmed_in_turn("host_collectives", [2, 3, 4, 3], &["8", "thinned"]);
+    unharmed_in_turn([2, 3, 4, 3], |npes| Job::new(PE, "host_collectives", npes).args(&["8"]).thinned());
 }
 
 #[test]

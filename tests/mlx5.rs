@@ -39,7 +39,7 @@ fn stand_in_path() -> OsString {
 /// messages in the same ways, so long lists of calls are thinned; over the software HCA all are
 /// made.
 fn on_the_card(case: &str, npes: u32) -> Job {
-    let job = Job::new(PE, case, npes).env(oxshmem_tests::THINNED, "1");
+    let job = Job::new(PE, case, npes).thinned();
     job.env("LD_LIBRARY_PATH", stand_in_path()).env("OXSHMEM_HCA", "mlx5:mlx5_0")
 }
 

@@ -54,8 +54,8 @@ fn operations_of_the_host_between_nodes() {
 fn collectives_between_nodes() {
     for transport in [Transport::Auto, Transport::Ibgda, Transport::Ibrc] {
         let job = |case| Job::new(PE, case, 4).nodes(2).transport(transport);
-        job("collectives").args(&["6000", "thinned"]).passes();
-        job("host_collectives").args(&["9000", "thinned"]).passes();
+        job("collectives").args(&["6000"]).thinned().passes();
+        job("host_collectives").args(&["9000"]).thinned().passes();
     }
 }
 
@@ -189,7 +189,7 @@ fn an_engine_that_copies_reaches_other_nodes() {
         }
         // Of four PEs each has one of its node, and two that are reached over TCP.
         job("barriers", 4, transport).args(&["5"]).passes();
-        job("collectives", 4, transport).args(&["6000", "thinned"]).passes();
+        job("collectives", 4, transport).args(&["6000"]).thinned().passes();
     }
     job("rma", 4, Transport::Auto).passes();
     job("lanes", 2, Transport::Ibgda).passes();

@@ -1,10 +1,23 @@
 //! Cards of a described machine, and what is counted by their rails.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use oxshmem_tests::Transport;
+use serde_json::Value;
 
 use super::{folder, job, report};
+
+/// Returns what a PE has counted.
+fn counters_of(results: &Path, pe: usize) -> Value {
+    let file = results.join(format!("counters-{pe}.json"));
+    let text = std::fs::read(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    serde_json::from_slice(&text).unwrap_or_default()
+}
+
+/// Returns the names of the cards that a PE has counted by.
+fn devices(counters: &Value) -> Vec<&str> {
+    counters["cards"].as_array().into_iter().flatten().filter_map(|card| card["device"].as_str()).collect()
+}
 
 /// Writes a description of two GPUs and two cards below one switch, whose ports are those of the
 /// stand-in, and returns the file.
@@ -35,11 +48,8 @@ fn cards_of_other_rails_are_opened_and_pushed_by() {
                 .passes();
         }
         for pe in 0..4 {
-            let file = results.join(format!("counters-{pe}.json"));
-            let text = std::fs::read(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-            let counters: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
-            let cards: Vec<&str> =
-                counters["cards"].as_array().into_iter().flatten().filter_map(|card| card["device"].as_str()).collect();
+            let counters = counters_of(&results, pe);
+            let cards = devices(&counters);
             let (own, other) = if pe % 2 == 0 { ("mlx5_0", "mlx5_1") } else { ("mlx5_1", "mlx5_0") };
             assert_eq!(cards, [own, other], "PE {pe}");
             let routes: Vec<_> = counters["routes"]
@@ -99,11 +109,8 @@ fn pes_with_several_cards_push_by_those_of_all_rails() {
         let coherent = job("put_flood").env("RDMA_STAND_IN", "device:count=4,device:atomics=2");
         coherent.args(&["2", "34", "6", "5000"]).env("OXSHMEM_STAGING", "64").passes();
         for pe in 0..4 {
-            let file = results.join(format!("counters-{pe}.json"));
-            let text = std::fs::read(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-            let counters: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
-            let cards: Vec<&str> =
-                counters["cards"].as_array().into_iter().flatten().filter_map(|card| card["device"].as_str()).collect();
+            let counters = counters_of(&results, pe);
+            let cards = devices(&counters);
             let all = ["mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3"];
             let expected: Vec<&str> = if pe % 2 == 0 { all.to_vec() } else { [&all[2..], &all[..2]].concat() };
             assert_eq!(cards, expected, "PE {pe}");
@@ -167,9 +174,7 @@ fn a_described_machine_gives_pes_their_cards_and_rails() {
         .env("OXSHMEM_PROFILE_DIR", &results)
         .passes();
     for (pe, card, rail, crossing) in [(0, "mlx5_1", 1, "none"), (1, "mlx5_0", 0, "root")] {
-        let file = results.join(format!("counters-{pe}.json"));
-        let text = std::fs::read(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-        let counters: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
+        let counters = counters_of(&results, pe);
         assert_eq!(counters["cards"][0]["device"], card, "PE {pe}");
         let route = &counters["routes"][0];
         let rails = [&route["rail"], &route["peer_rail"]].map(|rail| rail.as_u64());

@@ -453,7 +453,7 @@ impl Bench {
 }
 
 /// Every collective by every algorithm in every scope, and every type and operator. Arguments: the
-/// longest length; and `thinned`, to run few of the calls.
+/// longest length.
 pub fn collectives(args: &[String]) -> Outcome {
     let long: u64 = args.first().map_or(Ok(20_000), |text| text.parse())?;
     let bench = Bench::new()?;
@@ -473,7 +473,7 @@ pub fn collectives(args: &[String]) -> Outcome {
         ways.push(way);
         ways.extend(near.then_some(Way { by_rounds: true, ..way }));
     }
-    let extent = Extent::of(&bench.rig.pe, args.get(1).is_some_and(|arg| arg == "thinned"))?;
+    let extent = Extent::of(&bench.rig.pe)?;
     bench.run(extent.of_list("collectives of all PEs", &bench.rig.pe, of_world(&ways, long), Case::features))?;
     subsets(&bench, extent, long)?;
     let words = bench.rig.pe.alloc::<i32>(16)?;

@@ -50,12 +50,12 @@ fn config(shape: Shape) -> LaunchConfig {
 }
 
 /// Every collective by every algorithm, in grids of several shapes, by all PEs and by every second
-/// one. Arguments: the longest length; and `thinned`, to run few of the calls.
+/// one. Arguments: the longest length.
 pub fn collectives(args: &[String]) -> Outcome {
     let long: u64 = args.first().map_or(Ok(20_000), |text| text.parse())?;
     let bench = Bench::new()?;
     let pe = &bench.rig.pe;
-    let extent = Extent::of(pe, args.get(1).is_some_and(|arg| arg == "thinned"))?;
+    let extent = Extent::of(pe)?;
     let near = bench.one_round(TEAM_WORLD)?;
     let run = |way: Way, turn: usize, shape: Shape| {
         let mut cases = way.third(long, turn);

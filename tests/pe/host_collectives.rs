@@ -397,14 +397,13 @@ fn teams(pe: &Pe) -> Result<Vec<Team>, Box<dyn std::error::Error>> {
     Ok(vec![world, halves, backwards])
 }
 
-/// Every collective of the host. Arguments: the longest length; and `thinned`, to make few of the
-/// calls.
+/// Every collective of the host. Arguments: the longest length.
 pub fn collectives(args: &[String]) -> Outcome {
     let pe = oxshmem::init()?;
     let teams = teams(&pe)?;
     let most: usize = args.first().map_or(Ok(usize::MAX), |text| text.parse())?;
     let lengths: Vec<usize> = LENGTHS.into_iter().filter(|n| *n <= most).collect();
-    let extent = Extent::of(&pe, args.get(1).is_some_and(|arg| arg == "thinned"))?;
+    let extent = Extent::of(&pe)?;
     let calls = extent.of_list("host_collectives", &pe, Call::all(&lengths), Call::features);
     let stream = pe.create_stream()?;
     for (index, Kind { on_stream, run, .. }) in KINDS.iter().enumerate() {

@@ -151,10 +151,9 @@ pub enum Extent {
 }
 
 impl Extent {
-    /// What PEs on these devices run; `thinned` thins the list anyway, to test that on any machine,
-    /// and so does [`oxshmem_tests::THINNED`]. Collective.
-    pub fn of(pe: &Pe, thinned: bool) -> oxshmem::Result<Self> {
-        if thinned || std::env::var_os(oxshmem_tests::THINNED).is_some() {
+    /// What PEs on these devices run; [`oxshmem_tests::THINNED`] thins the list anyway. Collective.
+    pub fn of(pe: &Pe) -> oxshmem::Result<Self> {
+        if std::env::var_os(oxshmem_tests::THINNED).is_some() {
             return Ok(Self::Thinned("a short list was requested"));
         }
         let shared = match pe.gpu() {

@@ -254,6 +254,12 @@ impl Job {
         self
     }
 
+    /// Has the PEs run few cases of a long list; see [`THINNED`].
+    #[must_use]
+    pub fn thinned(self) -> Self {
+        self.env(THINNED, "1")
+    }
+
     /// Plays that many nodes, which reach each other over the network alone.
     #[must_use]
     pub fn nodes(mut self, nodes: u32) -> Self {

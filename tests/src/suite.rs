@@ -290,8 +290,8 @@ macro_rules! network_suite_on_cpu {
             flood_ibrc_2_workers: "flood" "4" "64" "500" "0", Ibrc, 2, "OXSHMEM_PROXY_RING" = "64", "OXSHMEM_CPU_WORKERS" = "3";
 
             // The setting of PEs that share a GPU.
-            host_collectives_ibrc_3_thinned: "host_collectives" "1000" "thinned", Ibrc, 3;
-            collectives_ibrc_3_thinned: "collectives" "6000" "thinned", Ibrc, 3;
+            host_collectives_ibrc_3_thinned: "host_collectives" "1000", Ibrc, 3, "CONFORMANCE_THINNED" = "1";
+            collectives_ibrc_3_thinned: "collectives" "6000", Ibrc, 3, "CONFORMANCE_THINNED" = "1";
 
             rma_ibrc_3_staged: "rma", Ibrc, 3, "OXSHMEM_STAGING" = "on";
             rma_ibgda_2_staged_workers: "rma", Ibgda, 2, "OXSHMEM_STAGING" = "64", "OXSHMEM_STAGING_RING" = "2K", "OXSHMEM_CPU_WORKERS" = "3";
