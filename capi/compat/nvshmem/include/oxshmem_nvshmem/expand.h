@@ -21,15 +21,7 @@
 #define OXSHMEM_UNIT_REGISTER oxshmem_nv_unit_register
 #define OXSHMEM_UNIT_UNREGISTER oxshmem_nv_unit_unregister
 #endif
-// An operation on the calling PE itself takes any address there, as NVSHMEM's does.
-#ifndef OXSHMEM_ANY_OWN_MEMORY
-#define OXSHMEM_ANY_OWN_MEMORY
-#endif
-// Members make sure that dst may be written before they call a collective, as NVSHMEM's must.
-#ifndef OXSHMEM_DST_IS_READY
-#define OXSHMEM_DST_IS_READY
-#endif
-#include <oxshmem/oxshmem.h>
+#include "oxshmem.h"
 
 namespace oxshmem_nv {
 

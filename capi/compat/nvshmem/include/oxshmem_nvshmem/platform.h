@@ -51,15 +51,7 @@ typedef struct CUlib_st *CUlibrary;
 
 // Without CUDA's headers the 16-bit floating-point types are storage.
 #if defined(OXSHMEM_MODULE_NAME) && !defined(__CUDACC__)
-// An operation on the calling PE itself takes any address there, as NVSHMEM's does.
-#ifndef OXSHMEM_ANY_OWN_MEMORY
-#define OXSHMEM_ANY_OWN_MEMORY
-#endif
-// Members make sure that dst may be written before they call a collective, as NVSHMEM's must.
-#ifndef OXSHMEM_DST_IS_READY
-#define OXSHMEM_DST_IS_READY
-#endif
-#include <oxshmem/oxshmem.h>
+#include "oxshmem.h"
 #define OXSHMEM_NV_HALF oxshmem::half
 #define OXSHMEM_NV_BFLOAT16 oxshmem::bfloat16
 #elif !defined(OXSHMEM_NV_HALF)
