@@ -34,39 +34,41 @@ template <class U> OXSHMEM_DEVICE void copy_one(char *to, const char *from, uint
     }
 }
 
-// Threads of a block that copies by copy_by_many, and the most bytes that it loads so over the
-// link, where what it has in flight does not fill that.
+// The fewest threads of a block that copies by copy_by_many, and the most bytes that it loads so
+// over the link, where what it has in flight does not fill that.
 constexpr uint32_t kManyThreads = 512;
 constexpr uint64_t kMostLoadedByMany = 512 << 10;
+// More than this and a block's step do not fit 32 bits.
+constexpr uint64_t kMostByMany = 2ull << 30;
 
-// Copies whole units of 16 bytes, in relocatable code. There a function keeps the registers that it
-// uses, beyond the first 30 or so, in memory for its caller: with 1024 threads and 31 registers
-// each that takes longer than to copy 64 KiB. So many threads, which need less in flight each, have
-// a function of few registers, which calls none. It is short, too: 32 warps take 5 ns for each
-// instruction.
-template <class Scope> OXSHMEM_OUTLINE void copy_by_many(char *to, const char *from, uint64_t bytes) {
+// Copies whole units of 16 bytes, by complete warps in relocatable code. `mine` is the place of the
+// calling thread's unit among those of all threads, and `row` the size of these, in bytes.
+//
+// In relocatable code a function keeps the registers that it uses, beyond the first 30 or so, in
+// memory for its caller: with 1024 threads and 31 registers each that takes longer than to copy 64
+// KiB. So many threads, which need less in flight each, have a function of few registers, which
+// calls none. It is short, too: 32 warps take 5 ns for each instruction. So what its caller knows
+// anyway are arguments, and offsets have 32 bits.
+OXSHMEM_LAZY OXSHMEM_OUTLINE void copy_by_many(char *to, const char *from, uint32_t bytes, uint32_t mine, uint32_t row) {
     constexpr uint32_t kInFlight = 4, kUnit = sizeof(port::vec16), kStride = 32 * kUnit, kTile = kInFlight * kStride;
     static_assert(kTile / kUnit <= kManyThreads);
-    const uint32_t rank = Scope::rank(), step = Scope::size() / 32 * kTile; // of complete warps
-    const uint64_t whole = bytes / kTile * kTile;
-    // Beside whole tiles, one access for each of some threads is enough. It is a loop so that the
+    const uint32_t whole = bytes & ~(kTile - 1);
+    // Beside whole tiles, one access for each of some threads is enough. It is a branch so that the
     // others do not step through it.
     OXSHMEM_NO_UNROLL
-    for (uint64_t rest = whole + rank * kUnit; rest < bytes; rest += kTile) {
+    for (uint32_t rest = whole + mine; rest < bytes; rest += kTile) {
         copy_one<port::vec16>(to + rest, from + rest, kUnit, 0);
     }
-    const uint32_t at = rank / 32 * kTile + rank % 32 * kUnit;
-    const char *const end = from + (at < step ? whole : 0);
     OXSHMEM_NO_UNROLL
-    for (to += at, from += at; from < end; to += step, from += step) {
+    for (uint32_t at = mine / kStride * kTile + mine % kStride; at < whole; at += row * kInFlight) {
         port::vec16 units[kInFlight];
         OXSHMEM_UNROLL
         for (uint32_t k = 0; k < kInFlight; ++k) {
-            units[k] = port::read(reinterpret_cast<const port::vec16 *>(from + k * kStride));
+            units[k] = port::read(reinterpret_cast<const port::vec16 *>(from + at + k * kStride));
         }
         OXSHMEM_UNROLL
         for (uint32_t k = 0; k < kInFlight; ++k) {
-            port::write(reinterpret_cast<port::vec16 *>(to + k * kStride), units[k]);
+            port::write(reinterpret_cast<port::vec16 *>(to + at + k * kStride), units[k]);
         }
     }
 }
@@ -119,10 +121,13 @@ template <class Scope, Source kFrom> OXSHMEM_DEVICE bool copy_leanly(void *dst, 
         return true;
     }
     if constexpr (port::kRelocatable && Scope::kSeveralWarps) {
+        constexpr uint32_t kUnit = sizeof(port::vec16);
         const uint64_t together = reinterpret_cast<uint64_t>(dst) | reinterpret_cast<uint64_t>(src) | bytes;
-        const bool fills = kFrom == Source::near || bytes <= kMostLoadedByMany;
-        if (port::block_threads() >= kManyThreads && together % sizeof(port::vec16) == 0 && fills) {
-            copy_by_many<Scope>(static_cast<char *>(dst), static_cast<const char *>(src), bytes);
+        const uint32_t threads = port::block_threads();
+        const bool fills = kFrom == Source::near ? bytes < kMostByMany : bytes <= kMostLoadedByMany;
+        if (threads >= kManyThreads && threads % 32 == 0 && together % kUnit == 0 && fills) {
+            copy_by_many(static_cast<char *>(dst), static_cast<const char *>(src), static_cast<uint32_t>(bytes),
+                         Scope::rank() * kUnit, Scope::size() * kUnit);
             return true;
         }
     }
