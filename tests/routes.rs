@@ -416,6 +416,13 @@ fn what_is_staged_is_put_and_ordered_as_ever() {
             .env("OXSHMEM_STAGING_RING", "2K")
             .passes();
     }
+    // As on GPUs, whose memory the CPU does not reach.
+    for test in ["rma", "signals"] {
+        pushing(test, Transport::Auto, &format!("staged-copies-{test}"))
+            .env("OXSHMEM_SOFT_ENGINE", "copy")
+            .env("OXSHMEM_STAGING_RING", "2K")
+            .passes();
+    }
 }
 
 /// Rings that cannot be had are an error that names both PEs, the card and the remedy; where it is

@@ -165,7 +165,7 @@ impl Queues {
     ///
     /// # Safety
     /// [`QueueLayout::bytes`] bytes stay mapped at `base` until this is dropped, and nothing else
-    /// uses them.
+    /// uses them. Where a kernel executes, it reaches them at that address.
     pub unsafe fn create(
         pd: &Arc<Pd>,
         base: *mut u8,
@@ -176,8 +176,10 @@ impl Queues {
     ) -> Result<Self> {
         let provider = Arc::clone(pd.provider());
         let len = usize::try_from(layout.bytes()).unwrap_or(usize::MAX);
+        // The software HCA's kernel, if there is one, looks at the memory by this address.
+        let source = UmemSource::Program { addr: base, len, device: None };
         // SAFETY: the caller's promise; the registration lives in the queue pairs.
-        let umem = unsafe { Umem::register(&provider, UmemSource::Host { addr: base, len }, Access::LOCAL) }?;
+        let umem = unsafe { Umem::register(&provider, source, Access::LOCAL) }?;
         let capabilities = Capabilities {
             inline_bytes: MAX_INLINE,
             width_four: extended_atomics,
