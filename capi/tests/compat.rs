@@ -11,6 +11,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use api::launch::PeStatus;
+use common::mpi::{MPICH_CXX, OPEN_MPI_CXX};
 
 /// What `scripts/install` makes of the libraries that were built with this test: `NVSHMEM_HOME`.
 fn home() -> &'static Path {
@@ -182,6 +183,18 @@ fn the_device_library_is_bitcode_that_links_into_a_kernel() {
 fn a_job_with_a_unique_id() {
     let output = Command::new(built("unique_id")).env("OXSHMEM_DEVICE", "cpu").output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Joins through a communicator of each MPI that is installed.
+#[test]
+fn a_job_with_an_mpi_communicator() {
+    for mpi in [MPICH_CXX, OPEN_MPI_CXX].iter().filter(|mpi| mpi.is_installed()) {
+        let program = common::scratch(mpi.compiler).join("nvshmem");
+        let source = sources().join("mpi.cpp");
+        mpi.compile(&source, &home().join("include"), (&home().join("lib"), "nvshmem_host"), &program);
+        let text = mpi.run(&program);
+        (0..3).for_each(|pe| assert!(text.contains(&format!("PE {pe} of 3 has joined through MPI")), "{text}"));
+    }
 }
 
 #[test]

@@ -29,6 +29,8 @@ enum Part {
     Grids,
     /// Side by side with NVSHMEM, where that is installed.
     Compare,
+    /// Programs that were written for NVSHMEM, over P2P, IBGDA and IBRC.
+    Compat,
     /// The core of the tests under compute-sanitizer's memcheck and racecheck.
     Sanitize,
     /// The doctor, five questions to the card, the core of conformance and performance over every
@@ -81,6 +83,7 @@ fn run(arguments: &Arguments) -> Result<bool, String> {
             Part::Perftests => parts::perftests(&runner, &mut report, &arguments.only),
             Part::Grids => parts::grids(&runner, &mut report, &arguments.only),
             Part::Compare => parts::compare(&runner, &mut report, &arguments.only),
+            Part::Compat => parts::compat(&runner, &mut report, &arguments.only),
             Part::Sanitize => parts::sanitize(&runner, &mut report, &arguments.only),
             Part::HardwareCheck => {
                 let check =

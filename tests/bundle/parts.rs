@@ -223,7 +223,7 @@ pub fn compare(runner: &Runner, report: &mut Report, only: &str) {
         }
         let mut step = Step::new("compare", program)
             .args([Path::new("--json"), &json, Path::new("--plot"), &runner.out.join("compare.svg")])
-            .env("LD_LIBRARY_PATH", libraries(runner));
+            .env("LD_LIBRARY_PATH", libraries(&runner.bundle.join("bin")));
         if !only.is_empty() {
             step = step.args(["--only", only]);
         }
@@ -242,9 +242,55 @@ pub fn compare(runner: &Runner, report: &mut Report, only: &str) {
     report.add(group);
 }
 
-/// Returns the search path for shared libraries, the bundle's first.
-fn libraries(runner: &Runner) -> String {
-    let own = runner.bundle.join("bin").display().to_string();
+/// The programs of `tests/compat` that fill a GPU, so that each of their PEs needs one.
+const FILLS_A_GPU: &str = "ring";
+
+/// Runs the programs that were written for NVSHMEM over every transport, as two PEs.
+pub fn compat(runner: &Runner, report: &mut Report, only: &str) {
+    let folder = runner.bundle.join("compat");
+    let mut programs: Vec<PathBuf> = std::fs::read_dir(folder.join("bin"))
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+        // Beside them are modules that they load.
+        .filter(|path| path.extension().is_none())
+        .filter(|path| path.to_string_lossy().contains(only))
+        .collect();
+    programs.sort();
+    for transport in TRANSPORTS {
+        let mut group = Group { part: "compat", name: transport.name().to_owned(), ..Group::default() };
+        let obstacle = obstacle(runner, transport);
+        if programs.is_empty() && only.is_empty() {
+            let status = Status::Skipped(format!("{} is not in this bundle", folder.join("bin").display()));
+            group.items.push(Item { name: "programs".to_owned(), status });
+        }
+        for program in &programs {
+            let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let npes = if name == FILLS_A_GPU && report.gpus() < 2 { "1" } else { "2" };
+            let status = match &obstacle {
+                Some(reason) => Status::Skipped(reason.clone()),
+                None => {
+                    let step =
+                        Step::new(format!("compat-{name}-{}", transport.name()), runner.bundle.join("bin/oxrun"))
+                            .args(["-n", npes])
+                            .args([program])
+                            .env("OXSHMEM_TRANSPORT", transport.name())
+                            .env("LD_LIBRARY_PATH", libraries(&folder.join("lib")));
+                    let ended = runner.run(&step);
+                    group.seconds += ended.seconds;
+                    verdict(&ended)
+                }
+            };
+            group.items.push(Item { name, status });
+        }
+        report.add(group);
+    }
+}
+
+/// Returns the search path for shared libraries, with a folder of the bundle first.
+fn libraries(own: &Path) -> String {
+    let own = own.display().to_string();
     match std::env::var("LD_LIBRARY_PATH") {
         Ok(others) if !others.is_empty() => format!("{own}:{others}"),
         _ => own,

@@ -2,6 +2,8 @@
 
 #![allow(dead_code)] // Each test uses a part.
 
+pub mod mpi;
+
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
