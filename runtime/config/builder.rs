@@ -114,7 +114,7 @@ impl Config {
         match self.staging_ring() {
             Choice::Given(size) => size.0,
             Choice::Auto => {
-                let within = ((256 << 20) / (rings as u64).max(1)).clamp(64 << 10, 1 << 20);
+                let within = ((256 << 20) / (rings as u64).max(1)).clamp(64 << 10, 4 << 20);
                 1 << within.ilog2()
             }
         }

@@ -308,7 +308,7 @@ variables! {
     /// otherwise. See `hardware.md`.
     "OXSHMEM_STAGING" copy staging: Staging = Staging::Auto, Limits::Range(64, GIB);
     /// Bytes of the staging ring of a QP where device code posts (`ibgda`), in 32 slots. A QP whose
-    /// card reads payloads where they are has none. `auto` takes 1M, or less (at least 64K) to keep
+    /// card reads payloads where they are has none. `auto` takes 4M, or less (at least 64K) to keep
     /// all rings of a PE within 256 MiB.
     "OXSHMEM_STAGING_RING" copy staging_ring: Choice<ByteSize> = Choice::Auto, Limits::PowerOfTwo(2 * KIB, GIB);
     /// How many teams a PE can be in at the same time, including the four that exist

@@ -131,8 +131,8 @@ fn send_queues_are_deep_while_they_fit() {
 #[test]
 fn staging_rings_are_long_while_they_fit() {
     let auto = Config::default();
-    let bytes = [1, 56, 256, 257, 1000, 100_000].map(|rings| auto.staging_ring_bytes(rings));
-    assert_eq!(bytes, [1 << 20, 1 << 20, 1 << 20, 512 << 10, 256 << 10, 64 << 10]);
+    let bytes = [1, 56, 64, 256, 257, 1000, 100_000].map(|rings| auto.staging_ring_bytes(rings));
+    assert_eq!(bytes, [4 << 20, 4 << 20, 4 << 20, 1 << 20, 512 << 10, 256 << 10, 64 << 10]);
     let given = Config::builder().staging_ring(ByteSize(2048)).build().unwrap();
     assert_eq!(given.staging_ring_bytes(1000), 2048);
 }
