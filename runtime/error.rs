@@ -69,7 +69,9 @@ pub enum Error {
     #[error("this process already has a PE; finalize it before the next init")]
     Occupied,
     /// PEs were configured differently where they must agree.
-    #[error("PEs are configured differently: PE {me} has {mine}, PE {pe} has {theirs}")]
+    #[error(
+        "PEs are configured differently: PE {me} has {mine}, PE {pe} has {theirs}; give all PEs the same variables, and run one build"
+    )]
     Mismatch {
         /// This PE.
         me: usize,

@@ -134,7 +134,7 @@ pub enum FaultKind {
         cause: String,
     },
     /// Neither load/store nor a network leads there.
-    #[error("no path to PE {pe}: it is not load/store reachable and no network is open")]
+    #[error("no path to PE {pe}: it is not load/store reachable and no network is open; oxshmem-info paths says why")]
     NoPath {
         /// The peer.
         pe: i32,

@@ -19,7 +19,9 @@ use std::time::Duration;
 #[non_exhaustive]
 pub enum AggregateError {
     /// A segment of a size that there is not.
-    #[error("a segment of {bytes} bytes; a segment has a power of two of bytes from {least} to {most}")]
+    #[error(
+        "a segment of {bytes} bytes; its size is a power of two from {least} to {most} bytes (AggregateOptions::segment)"
+    )]
     Segment {
         /// What the call asks for.
         bytes: u64,

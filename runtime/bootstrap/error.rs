@@ -81,7 +81,7 @@ pub enum BootstrapError {
         limit: usize,
     },
     /// A call after [`Bootstrap::finalize`](super::Bootstrap::finalize).
-    #[error("{0} after finalize")]
+    #[error("{0} was called after finalize; call it before, or join the job again")]
     Finalized(&'static str),
     /// The operating system refused something that the bootstrap needs.
     #[error("{what}: {source}{}", crate::limits::remedy(source))]

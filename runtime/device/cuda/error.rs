@@ -10,7 +10,8 @@ use super::driver::DriverError;
 /// use oxshmem::device::cuda::ModuleError;
 ///
 /// let error = ModuleError::OldGpu { gpu: 0, has: 70, oldest: 80 };
-/// assert_eq!(error.to_string(), "GPU 0 is sm_70, and the oldest PTX in the program is for sm_80");
+/// let text = error.to_string();
+/// assert!(text.starts_with("GPU 0 is sm_70, and the oldest PTX in the program is for sm_80"));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -22,7 +23,9 @@ pub enum ModuleError {
     )]
     NoPtx,
     /// A GPU that is older than all PTX.
-    #[error("GPU {gpu} is sm_{has}, and the oldest PTX in the program is for sm_{oldest}")]
+    #[error(
+        "GPU {gpu} is sm_{has}, and the oldest PTX in the program is for sm_{oldest}; use a newer GPU, or OXSHMEM_DEVICE=cpu"
+    )]
     OldGpu {
         /// The GPU.
         gpu: i32,
