@@ -310,10 +310,11 @@ fn a_dump_while_a_pe_dies_ends() {
     let (status, text) = job.end();
     assert_eq!(status.code(), Some(137), "{text}");
     assert!(text.contains("oxrun: PE 0 was killed by SIGKILL"), "{text}");
+    // A PE whose call fails first may end before it has made a dump of that.
+    assert!(text.contains(": begins: the job has failed: PE 0"), "{text}");
     for pe in [1, 2] {
         let count = |what: &str| text.matches(&format!("[PE {pe}] oxshmem: dump of PE {pe}: {what}")).count();
-        assert!(text.contains(&format!("dump of PE {pe}: begins: the job has failed: PE 0")), "{text}");
-        assert!(count("begins: ") >= 2 && count("ends") >= 1, "{text}");
+        assert!(count("begins: ") >= 1 && count("ends") >= 1, "{text}");
     }
 }
 
