@@ -188,8 +188,8 @@ fn a_described_machine_gives_pes_their_cards_and_rails() {
         let job = job.env("OXSHMEM_STAGING", staging).env("OXSHMEM_TOPOLOGY", &machine);
         report(job.env("RDMA_STAND_IN", "device:count=2"))
     };
-    let staged = "attempt sources of puts of 221 and more staged for mlx5_0: in use: the card is at another NUMA node; a ring of 1M for \
-                  each of 8 QPs, 8M together, in memory of the host";
+    let staged = "attempt sources of puts of 221 and more staged for mlx5_0: in use: the card is at another NUMA node; a ring of 4M for \
+                  each of 8 QPs, 32M together, in memory of the host";
     let left_alone = "attempt sources of puts staged for mlx5_0: no: OXSHMEM_STAGING=off says so, though the card is at another NUMA \
                       node: puts of up to 220 bytes travel in the queue, and the card reads longer ones there";
     for (staging, line) in [("auto", staged), ("off", left_alone)] {
