@@ -255,7 +255,7 @@ pub fn compat(runner: &Runner, report: &mut Report, only: &str) {
         .map(|entry| entry.path())
         // Beside them are modules that they load.
         .filter(|path| path.extension().is_none())
-        .filter(|path| path.to_string_lossy().contains(only))
+        .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().contains(only)))
         .collect();
     programs.sort();
     for transport in TRANSPORTS {
