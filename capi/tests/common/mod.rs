@@ -30,11 +30,12 @@ pub fn scratch(name: &str) -> PathBuf {
     folder
 }
 
-/// Runs a command to its end; its output is in the message if it fails.
-pub fn succeeds(command: &mut Command) {
+/// Runs a command to its end, and returns its output, which is in the message if it fails.
+pub fn succeeds(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let text = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
     assert!(output.status.success(), "{command:?}: {}\n{text}", output.status);
+    text
 }
 
 /// Returns a CUDA compiler, as the build finds one.

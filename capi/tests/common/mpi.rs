@@ -54,14 +54,14 @@ impl Mpi {
 
     /// Runs a program as three processes on the `cpu` device; returns what they print.
     pub fn run(&self, program: &Path) -> String {
-        let mut command = Command::new(self.launcher[0]);
-        command.args(&self.launcher[1..]).args(["-n", "3"]).arg(program).env("OXSHMEM_DEVICE", "cpu");
-        for (name, value) in [("OXSHMEM_HEAP_MAX", "64M"), ("OXSHMEM_HEAP_CHUNK", "2M")] {
-            command.env(name, value);
-        }
-        let output = command.output().unwrap();
-        let text = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
-        assert!(output.status.success(), "{text}");
-        text
+        super::succeeds(
+            Command::new(self.launcher[0])
+                .args(&self.launcher[1..])
+                .args(["-n", "3"])
+                .arg(program)
+                .env("OXSHMEM_DEVICE", "cpu")
+                .env("OXSHMEM_HEAP_MAX", "64M")
+                .env("OXSHMEM_HEAP_CHUNK", "2M"),
+        )
     }
 }
