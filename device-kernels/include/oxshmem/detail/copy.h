@@ -53,7 +53,7 @@ OXSHMEM_LAZY OXSHMEM_OUTLINE void copy_by_many(char *to, const char *from, uint3
     constexpr uint32_t kInFlight = 4, kUnit = sizeof(port::vec16), kStride = 32 * kUnit, kTile = kInFlight * kStride;
     static_assert(kTile / kUnit <= kManyThreads);
     const uint32_t whole = bytes & ~(kTile - 1);
-    // Beside whole tiles, one access for each of some threads is enough. It is a branch so that the
+    // Beside whole tiles, one access for each of some threads is enough. It is a loop so that the
     // others do not step through it.
     OXSHMEM_NO_UNROLL
     for (uint32_t rest = whole + mine; rest < bytes; rest += kTile) {
