@@ -19,6 +19,7 @@ fn on_nodes(case: &str, nodes: &str, transport: Transport) -> Job {
         .env("OXSHMEM_COLLECTIVES", LEVELS)
         // A put that crosses chunks of the heap is several work requests.
         .env("OXSHMEM_HEAP_CHUNK", "128M")
+        .env("OXSHMEM_HEAP_MAX", "512M")
 }
 
 /// The members of each node, as the case prints them.
@@ -48,7 +49,7 @@ macro_rules! splits {
         $(
             #[test]
             fn $name() {
-                // The workspaces of 32 teams have room for as many blocks in a heap of 256 MiB.
+                // The workspaces of 32 teams have room for as many blocks in a heap of 512 MiB.
                 counts_as_the_model($nodes, Transport::$transport, "32");
             }
         )*

@@ -55,7 +55,7 @@ struct ReduceByBlocks {
     bool to_all;
     Caller caller;
     template <class Combine> OXSHMEM_DEVICE void operator()(const Combine &combine) const {
-        reduce_elements<blocks_scope>(team, dst, src, n, to_all, combine, caller);
+        reduce_elements<opening_blocks>(team, dst, src, n, to_all, combine, caller);
     }
 };
 
@@ -66,24 +66,24 @@ struct ReduceByBlocks {
 OXSHMEM_BOUNDED_KERNEL(512, oxshmem_host_collective_by_blocks, uint32_t call, int team, void *dst, const void *src, uint64_t n,
                        int64_t first, int64_t second, uint32_t kind, uint32_t op, uint32_t algorithm) {
     using namespace oxshmem;
-    using oxshmem::detail::blocks_scope;
     using oxshmem::detail::Caller;
+    using oxshmem::detail::opening_blocks;
     const Caller caller = algorithm == static_cast<uint32_t>(abi::Algorithm::packets)    ? Caller::packets
                           : algorithm == static_cast<uint32_t>(abi::Algorithm::one_shot) ? Caller::one_shot
                                                                                          : Caller::push;
     switch (static_cast<abi::Call>(call)) {
     case abi::Call::broadcast:
-        oxshmem::detail::broadcast_bytes<blocks_scope>(team, dst, src, n, static_cast<int>(first), caller);
+        oxshmem::detail::broadcast_bytes<opening_blocks>(team, dst, src, n, static_cast<int>(first), caller);
         break;
     case abi::Call::fcollect:
-        oxshmem::detail::fcollect_bytes<blocks_scope>(team, dst, src, n, caller);
+        oxshmem::detail::fcollect_bytes<opening_blocks>(team, dst, src, n, caller);
         break;
     case abi::Call::alltoall:
-        oxshmem::detail::alltoall_bytes<blocks_scope>(team, dst, src, n, caller);
+        oxshmem::detail::alltoall_bytes<opening_blocks>(team, dst, src, n, caller);
         break;
     case abi::Call::alltoalls:
-        oxshmem::detail::alltoalls_bytes<blocks_scope>(team, dst, src, static_cast<ptrdiff_t>(first),
-                                                       static_cast<ptrdiff_t>(second), n, kind, Caller::push);
+        oxshmem::detail::alltoalls_bytes<opening_blocks>(team, dst, src, static_cast<ptrdiff_t>(first),
+                                                         static_cast<ptrdiff_t>(second), n, kind, Caller::push);
         break;
     case abi::Call::reduce:
     case abi::Call::reducescatter:

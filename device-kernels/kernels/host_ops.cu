@@ -171,11 +171,11 @@ OXSHMEM_KERNEL(oxshmem_host_quiet) {
 }
 
 OXSHMEM_KERNEL(oxshmem_host_barrier, int team) {
-    oxshmem::barrier(oxshmem::warp, team);
+    oxshmem::detail::sync_team<oxshmem::detail::opening_warp>(team, oxshmem::detail::Call::barrier);
 }
 
 OXSHMEM_KERNEL(oxshmem_host_sync, int team) {
-    oxshmem::team_sync(oxshmem::warp, team);
+    oxshmem::detail::sync_team<oxshmem::detail::opening_warp>(team, oxshmem::detail::Call::sync);
 }
 
 // Completes what was posted through `n` contexts.

@@ -183,6 +183,7 @@ struct Layout {
         team.stride = 1;
         team.one_round = program.direct != 0 && program.rounds == 0 ? 1 : 0;
         team.packet_share = static_cast<uint32_t>(abi::kPacketBytes / program.pes / 32 * 32);
+        team.block_share = static_cast<uint32_t>(abi::kBlockPacketBytes / (program.pes > 2 ? program.pes - 1 : 1) / 32 * 32);
         team.epoch = program.epoch;
         team.workspace = heap + kWorkspaceAt;
         for (auto &choices : team.choices) {

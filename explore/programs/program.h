@@ -129,7 +129,7 @@ using namespace oxshmem;
 
 constexpr uint64_t kConstantBytes = 32768, kOtherBytes = 65536, kHeapBytes = 131072;
 constexpr uint64_t kHeapsAt = kConstantBytes + kOtherBytes;
-constexpr uint64_t kWorkspaceAt = 32768; // of the team, in the heap
+constexpr uint64_t kWorkspaceAt = 24576; // of the team, in the heap
 constexpr uint64_t kSharedBytes = kHeapsAt + kExplorePes * kHeapBytes;
 constexpr uint32_t kMostBlocks = 4;                    // of a program's grids
 constexpr uint32_t kSlotBytes = 16;                    // of a staging ring

@@ -2,7 +2,7 @@
 
 /// "OXSM" in memory
 pub const MAGIC: u32 = 1297307727;
-pub const ABI_VERSION: u32 = 18;
+pub const ABI_VERSION: u32 = 19;
 /// PEs of a job, at most.
 pub const MAX_PES: u32 = 4096;
 /** Send-queue geometry, in WQE basic blocks of 64 bytes. The upper limit keeps 16-bit completion
@@ -1191,14 +1191,13 @@ const _: () = {
 /// in ascending order; beyond the last, push
 pub const CHOICES: u32 = 3;
 /** What several blocks of a PE do beyond Team::choices, where these say push and nothing that the
- user has set: up to kBlocksPackets bytes, in the measure of Choice, they send packets; and they
- carry out one-shot reductions for which a member loads at most kBlocksOneShot bytes from others.
- Between two H200s a reduction of 32 KiB takes 7.1 us in packets, 8.9 us one-shot and 9.8 us by
- push; one of 1 MiB takes 12.5 us one-shot and 12.8 us by push, and larger ones take the same.
- Between two H100s 64 blocks take for 128 KiB, on a stream, in packets and otherwise: reduce 10.1
- and 11.8 us, broadcast 8.4 and 11.4, fcollect 9.2 and 12.7, alltoall 9.4 and 12.9.*/
-pub const BLOCKS_PACKETS: u64 = 131072;
-pub const BLOCKS_ONE_SHOT: u64 = 1048576;
+ user has set. Up to kBlocksPackets bytes, in the measure of Choice, they send packets, and of
+ reductions up to kBlocksPacketsToCombine. They carry out one-shot reductions for which a member
+ loads at most kBlocksOneShot bytes from others, and all those of two members, which load as many
+ bytes as they would load and store otherwise.*/
+pub const BLOCKS_PACKETS: u64 = 524288;
+pub const BLOCKS_PACKETS_TO_COMBINE: u64 = 131072;
+pub const BLOCKS_ONE_SHOT: u64 = 2097152;
 /** The workspace of a team, at the same offset in every member's heap:
    uint64_t rounds\[2\]\[kRounds\]                 headers of a meeting by dissemination
    uint64_t headers\[2\]\[kOneRoundPes\]           headers of a meeting in one round: slot i is written by member i alone
@@ -1217,7 +1216,7 @@ pub const BLOCKS_ONE_SHOT: u64 = 1048576;
 pub const ROUNDS: u32 = 32;
 pub const ONE_ROUND_PES: u32 = 64;
 pub const PACKET_BYTES: u64 = 32768;
-pub const BLOCK_PACKET_BYTES: u64 = 8192;
+pub const BLOCK_PACKET_BYTES: u64 = 16384;
 pub const LEVELS_BLOCKS: u32 = 8;
 pub const HEADERS_AT: u64 = 512;
 pub const ARRIVALS_AT: u64 = 1536;
@@ -1343,7 +1342,11 @@ pub struct Team {
     /** int32_t starts\[n_nodes + 1\], then int32_t by_node\[n_pes\]: the members of node i are
  by_node\[starts\[i\]\] to before by_node\[starts\[i + 1\]\], in ascending order.*/
     pub nodes: u64,
-    pub __bindgen_padding_0: [u8; 32usize],
+    /** Constant: as packet_share, of each of several blocks, in which a member has no place for
+ itself: kBlockPacketBytes / (n_pes - 1), rounded down to a multiple of 32.*/
+    pub block_share: u32,
+    pub reserved0: u32,
+    pub __bindgen_padding_0: [u8; 24usize],
     pub choices: [[Choice; 3usize]; 7usize],
     pub __bindgen_padding_1: [u8; 48usize],
 }
@@ -1413,6 +1416,12 @@ const _: () = {
     [
         "Offset of field: Team::nodes",
     ][::core::mem::offset_of!(Team, nodes) - 88usize];
+    [
+        "Offset of field: Team::block_share",
+    ][::core::mem::offset_of!(Team, block_share) - 96usize];
+    [
+        "Offset of field: Team::reserved0",
+    ][::core::mem::offset_of!(Team, reserved0) - 100usize];
     [
         "Offset of field: Team::choices",
     ][::core::mem::offset_of!(Team, choices) - 128usize];

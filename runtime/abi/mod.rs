@@ -102,3 +102,11 @@ pub const fn levels_room(n_pes: u64, blocks: u64) -> u64 {
 pub const fn packet_share(n_pes: usize) -> u32 {
     (PACKET_BYTES / n_pes as u64 / 32 * 32) as u32
 }
+
+/// [`Team::block_share`] of a team of `n_pes` members.
+#[must_use]
+#[allow(clippy::cast_possible_truncation)] // At most BLOCK_PACKET_BYTES.
+pub const fn block_share(n_pes: usize) -> u32 {
+    let senders = if n_pes > 2 { n_pes as u64 - 1 } else { 1 };
+    (BLOCK_PACKET_BYTES / senders / 32 * 32) as u32
+}

@@ -312,7 +312,7 @@ variables! {
     /// all rings of a PE within 256 MiB.
     "OXSHMEM_STAGING_RING" copy staging_ring: Choice<ByteSize> = Choice::Auto, Limits::PowerOfTwo(2 * KIB, GIB);
     /// How many teams a PE can be in at the same time, including the four that exist
-    /// forever. Each takes 66 KiB of the heap, and 17 to 19 KiB for each further block of
+    /// forever. Each takes 66 KiB of the heap, and 33 to 35 KiB for each further block of
     /// `OXSHMEM_COLLECTIVES_SMS`.
     "OXSHMEM_MAX_TEAMS" copy max_teams: u32 = 32, Limits::Range(4, 256);
     /// Which algorithms collectives use instead of the library's choice. Each of `broadcast`,

@@ -8,7 +8,7 @@ use num_complex::Complex;
 use super::issuer::sealed::Issuer;
 use super::transfer::THREADS;
 use crate::Result;
-use crate::abi::{Call, ReduceOp, Type};
+use crate::abi::{Algorithm, Call, ReduceOp, Type};
 use crate::device::LaunchConfig;
 use crate::heap::error::HeapError;
 use crate::pe::Pe;
@@ -86,8 +86,10 @@ pub(super) struct Launch {
 
 /// Most threads of a block that is one of several: the bound of their kernel.
 const BLOCKS_THREADS: u32 = 512;
-/// The most threads of a block that handles few bytes, and the most bytes of such a block.
-const FEW_THREADS: (u32, u64) = (256, 32 << 10);
+/// The most threads of a block that handles few bytes, and the most bytes of such a block: of one
+/// that sends packets, and of another one.
+const FEW_THREADS: u32 = 256;
+const FEW_BYTES: (u64, u64) = (4 << 10, 32 << 10);
 
 /// What a transfer has as arguments: destination and source.
 pub(super) type Sides = (u64, u64);
@@ -155,9 +157,9 @@ pub(super) fn queue<I: Issuer + ?Sized>(issuer: &I, team: &Team, call: impl FnOn
     }
     let _call = own.host_profile().begins(name_of(args.0), Subject::Team(handle), bytes);
     let stream = issuer.issuing_stream()?;
-    let threads_of = |blocks: u32| {
+    let threads_of = |blocks: u32, few: u64| {
         let each = size.total / u64::from(blocks);
-        let most = if each <= FEW_THREADS.1 { FEW_THREADS.0 } else { BLOCKS_THREADS };
+        let most = if each <= few { FEW_THREADS } else { BLOCKS_THREADS };
         LaunchConfig::linear(blocks, own.copy_threads(each).min(most))
     };
     let queued = match team.plan(size) {
@@ -168,12 +170,12 @@ pub(super) fn queue<I: Issuer + ?Sized>(issuer: &I, team: &Team, call: impl FnOn
             unsafe { own.queue_collective(stream, "oxshmem_host_collective", config, args) }
         }
         Plan::Levels(blocks) => {
-            let config = threads_of(blocks);
+            let config = threads_of(blocks, FEW_BYTES.1);
             // SAFETY: as above.
             unsafe { own.queue_in_levels(stream, config, args) }
         }
         Plan::Blocks(blocks, algorithm) => {
-            let config = threads_of(blocks);
+            let config = threads_of(blocks, if algorithm == Algorithm::Packets { FEW_BYTES.0 } else { FEW_BYTES.1 });
             let (call, team, dst, src, n, first, second, kind, op) = args;
             let args = (call, team, dst, src, n, first, second, kind, op, algorithm as u32);
             // SAFETY: as above.

@@ -265,8 +265,7 @@ const BYTES_PER_LEVELS_BLOCK: u64 = 64 * KIB;
 /// Blocks of a collect in levels, whatever is collected: members contribute different lengths, so
 /// they could not agree on a number that depends on them.
 const COLLECT_BLOCKS: u32 = 4;
-/// Bytes of a member's message to another one that a block sends in packets, if it has room for
-/// them.
+/// Bytes of a member's message to another one that are worth a block of those that send packets.
 const PACKETS_PER_BLOCK: u64 = 2 * KIB;
 /// From how many bytes on a broadcast is long, and the most blocks that share it then. Members load
 /// from the root, and more blocks get less through: between two H100s 256 MiB take 743 us with 16
@@ -347,26 +346,35 @@ impl Chooser {
         let shared = shared(BYTES_PER_BLOCK, most);
         match (algorithm, sliced) {
             (Packets, Some(blocks)) => Plan::Blocks(blocks, Packets),
-            (Push, Some(blocks)) if free && bytes <= abi::BLOCKS_PACKETS => Plan::Blocks(blocks, Packets),
+            (Push, Some(blocks)) if free && bytes <= most_in_packets(collective) => Plan::Blocks(blocks, Packets),
             (Push, _) if free && self.is_one_shot(collective, bytes) => Plan::Blocks(shared, OneShot),
             (Push | OneShot, _) => Plan::Blocks(shared, algorithm),
             (Packets | Tree | Levels, _) => Plan::OneBlock,
         }
     }
 
-    /// Returns how many blocks send so many bytes in packets, if there are that many.
+    /// Returns how many blocks send so many bytes in packets, if they have room for them.
     fn packet_blocks(&self, collective: Collective, bytes: u64) -> Option<u32> {
-        if collective == Collective::Alltoalls {
-            return None;
-        }
         // Half of what a block sends is flags.
-        let room = PACKETS_PER_BLOCK.min(abi::BLOCK_PACKET_BYTES / 2 / self.shape.n_pes as u64 / 16 * 16);
-        let blocks = bytes.max(1).div_ceil(room.max(1));
-        u32::try_from(blocks).ok().filter(|blocks| *blocks <= self.shape.blocks && room != 0)
+        let room = u64::from(abi::block_share(self.shape.n_pes)) / 2;
+        let most = self.shape.blocks;
+        let fits = room != 0 && collective != Collective::Alltoalls && bytes <= room * u64::from(most);
+        fits.then(|| {
+            u32::try_from(bytes.div_ceil(PACKETS_PER_BLOCK.min(room))).map_or(most, |blocks| blocks.clamp(1, most))
+        })
     }
 
     fn is_one_shot(&self, collective: Collective, bytes: u64) -> bool {
-        collective == Collective::Reduce && bytes.saturating_mul(self.shape.n_pes as u64 - 1) <= abi::BLOCKS_ONE_SHOT
+        let others = self.shape.n_pes as u64 - 1;
+        collective == Collective::Reduce && (others == 1 || bytes.saturating_mul(others) <= abi::BLOCKS_ONE_SHOT)
+    }
+}
+
+/// Returns the most bytes that several blocks send in packets by themselves.
+fn most_in_packets(collective: Collective) -> u64 {
+    match collective {
+        Collective::Reduce | Collective::Reducescatter => abi::BLOCKS_PACKETS_TO_COMBINE,
+        _ => abi::BLOCKS_PACKETS,
     }
 }
 
@@ -440,17 +448,23 @@ mod tests {
         assert_eq!(plan(&two, Collective::Reduce, 128 * KIB, 128 * KIB), Plan::Blocks(64, Packets));
         assert_eq!(plan(&two, Collective::Reduce, 129 * KIB, 129 * KIB), Plan::Blocks(16, OneShot));
         let mib = 1 << 20;
-        assert_eq!(plan(&two, Collective::Reduce, mib, mib), Plan::Blocks(64, OneShot));
-        assert_eq!(plan(&two, Collective::Reduce, mib + 4, mib + 4), Plan::Blocks(64, Push));
+        assert_eq!(plan(&two, Collective::Reduce, u64::MAX, u64::MAX), Plan::Blocks(64, OneShot));
+        let three = chooser(3, "");
+        assert_eq!(plan(&three, Collective::Reduce, mib, mib), Plan::Blocks(64, OneShot));
+        assert_eq!(plan(&three, Collective::Reduce, mib + 4, mib + 4), Plan::Blocks(64, Push));
+        assert_eq!(plan(&two, Collective::Reducescatter, 129 * KIB, 258 * KIB), Plan::Blocks(32, Push));
+        assert_eq!(plan(&two, Collective::Fcollect, 129 * KIB, 258 * KIB), Plan::Blocks(64, Packets));
+        assert_eq!(plan(&two, Collective::Fcollect, 512 * KIB, mib), Plan::Blocks(64, Packets));
+        assert_eq!(plan(&two, Collective::Fcollect, 513 * KIB, 1026 * KIB), Plan::Blocks(64, Push));
         assert_eq!(plan(&two, Collective::Alltoalls, 4 * KIB, 16 * KIB), Plan::Blocks(2, Push));
         assert_eq!(plan(&two, Collective::Broadcast, 8 * mib, 8 * mib), Plan::Blocks(64, Push));
         assert_eq!(plan(&two, Collective::Broadcast, u64::MAX, u64::MAX), Plan::Blocks(16, Push));
         assert_eq!(plan(&two, Collective::Fcollect, 64 * mib, 128 * mib), Plan::Blocks(64, Push));
-        // A block has room for 64 bytes to each of 64 members.
+        // A block has room for 128 bytes to each of 63 other members.
         let many = chooser(64, "");
-        assert_eq!(plan(&many, Collective::Fcollect, 256, 256 * 64), Plan::Blocks(4, Packets));
-        assert_eq!(plan(&many, Collective::Fcollect, 4 * KIB, 256 * KIB), Plan::Blocks(64, Packets));
-        assert_eq!(plan(&many, Collective::Fcollect, 4 * KIB + 1, 256 * KIB), Plan::Blocks(32, Push));
+        assert_eq!(plan(&many, Collective::Fcollect, 256, 256 * 64), Plan::Blocks(2, Packets));
+        assert_eq!(plan(&many, Collective::Fcollect, 8 * KIB, 512 * KIB), Plan::Blocks(64, Packets));
+        assert_eq!(plan(&many, Collective::Fcollect, 8 * KIB + 1, 513 * KIB), Plan::Blocks(64, Push));
         // What the user chooses stays.
         let chosen = chooser(2, "reduce=push,fcollect=packets,broadcast=tree");
         assert_eq!(plan(&chosen, Collective::Reduce, 64, 64), Plan::Blocks(1, Push));

@@ -159,6 +159,7 @@ impl TeamStorage {
             stride: int(stride),
             one_round: entry.near.into(),
             packet_share: abi::packet_share(entry.members.len()),
+            block_share: abi::block_share(entry.members.len()),
             members,
             workspace: ground.heap_base + self.workspace(entry.place.row),
             chosen: entry.chooser.chosen(),

@@ -20,7 +20,7 @@
 namespace oxshmem::abi {
 
 constexpr uint32_t kMagic = 0x4d53584f; // "OXSM" in memory
-#define OXSHMEM_ABI_VERSION 18
+#define OXSHMEM_ABI_VERSION 19
 constexpr uint32_t kAbiVersion = OXSHMEM_ABI_VERSION;
 
 // PEs of a job, at most.
@@ -455,14 +455,13 @@ struct Choice {
 constexpr uint32_t kChoices = 3; // in ascending order; beyond the last, push
 
 // What several blocks of a PE do beyond Team::choices, where these say push and nothing that the
-// user has set: up to kBlocksPackets bytes, in the measure of Choice, they send packets; and they
-// carry out one-shot reductions for which a member loads at most kBlocksOneShot bytes from others.
-// Between two H200s a reduction of 32 KiB takes 7.1 us in packets, 8.9 us one-shot and 9.8 us by
-// push; one of 1 MiB takes 12.5 us one-shot and 12.8 us by push, and larger ones take the same.
-// Between two H100s 64 blocks take for 128 KiB, on a stream, in packets and otherwise: reduce 10.1
-// and 11.8 us, broadcast 8.4 and 11.4, fcollect 9.2 and 12.7, alltoall 9.4 and 12.9.
-constexpr uint64_t kBlocksPackets = 131072;
-constexpr uint64_t kBlocksOneShot = 1048576;
+// user has set. Up to kBlocksPackets bytes, in the measure of Choice, they send packets, and of
+// reductions up to kBlocksPacketsToCombine. They carry out one-shot reductions for which a member
+// loads at most kBlocksOneShot bytes from others, and all those of two members, which load as many
+// bytes as they would load and store otherwise.
+constexpr uint64_t kBlocksPackets = 524288;
+constexpr uint64_t kBlocksPacketsToCombine = 131072;
+constexpr uint64_t kBlocksOneShot = 2097152;
 
 // The workspace of a team, at the same offset in every member's heap:
 //   uint64_t rounds[2][kRounds]                 headers of a meeting by dissemination
@@ -482,7 +481,7 @@ constexpr uint64_t kBlocksOneShot = 1048576;
 constexpr uint32_t kRounds = 32;
 constexpr uint32_t kOneRoundPes = 64;
 constexpr uint64_t kPacketBytes = 32768;
-constexpr uint64_t kBlockPacketBytes = 8192;
+constexpr uint64_t kBlockPacketBytes = 16384;
 constexpr uint32_t kLevelsBlocks = 8;
 constexpr uint64_t kHeadersAt = 2 * kRounds * 8;
 constexpr uint64_t kArrivalsAt = kHeadersAt + 2 * kOneRoundPes * 8;
@@ -554,6 +553,10 @@ struct alignas(128) Team {
     // int32_t starts[n_nodes + 1], then int32_t by_node[n_pes]: the members of node i are
     // by_node[starts[i]] to before by_node[starts[i + 1]], in ascending order.
     uint64_t nodes;
+    // Constant: as packet_share, of each of several blocks, in which a member has no place for
+    // itself: kBlockPacketBytes / (n_pes - 1), rounded down to a multiple of 32.
+    uint32_t block_share;
+    uint32_t reserved0;
     alignas(128) Choice choices[kCollectives][kChoices];
 };
 constexpr uint64_t kGridGivenUp = 1ull << 32; // a block has missed the others, and no block waits any more

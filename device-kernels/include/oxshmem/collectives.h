@@ -461,13 +461,15 @@ OXSHMEM_DEVICE GridPlan plan_for_grid(const Session &session, Collective collect
         return {false, Caller::block};
     }
     const bool is_free = (team_row(team.handle).chosen >> static_cast<uint32_t>(collective) & 1) == 0;
-    const uint64_t room = abi::kBlockPacketBytes / static_cast<uint64_t>(team.n) / kPacketPiece * kPiece;
-    if (is_free && bytes <= abi::kBlocksPackets && (pieces_of(bytes) + blocks - 1) / blocks * kPiece <= room &&
-        collective != Collective::alltoalls) {
+    const uint64_t room = port::read(&team_row(team.handle).block_share) / 2 * static_cast<uint64_t>(blocks);
+    const bool combines = collective == Collective::reduce || collective == Collective::reducescatter;
+    const uint64_t most = combines ? abi::kBlocksPacketsToCombine : abi::kBlocksPackets;
+    if (is_free && bytes <= most && bytes <= room && collective != Collective::alltoalls) {
         return {true, Caller::packets};
     }
-    const bool is_short = collective == Collective::reduce && times(bytes, team.n - 1) <= abi::kBlocksOneShot;
-    return {true, algorithm == Algorithm::one_shot || (is_free && is_short) ? Caller::one_shot : Caller::push};
+    const bool loads_little = team.n == 2 || times(bytes, team.n - 1) <= abi::kBlocksOneShot;
+    const bool at_once = is_free && collective == Collective::reduce && loads_little;
+    return {true, algorithm == Algorithm::one_shot || at_once ? Caller::one_shot : Caller::push};
 }
 
 // A collective by the blocks of a grid: all of them that have room in the workspace call

@@ -201,7 +201,7 @@ OXSHMEM_OUTLINE bool meet_leanly(int handle, const void *dst, const void *src, u
             release_stores<order::release>();
             tell_all(team, header, rank, lanes);
             if (rank == 0) {
-                close_epoch<Scope>(team);
+                take_epoch<Scope>(team);
             }
             for (int first = 2 * rank; good && first < team.n; first += 2 * lanes) {
                 good = see_two(team.headers() + first, first + 1 < team.n, header);

@@ -13,38 +13,59 @@
 
 namespace oxshmem::detail {
 
-// A piece of 16 bytes of data takes two units of 16 bytes, each with 8 bytes of data.
-constexpr uint32_t kPacketPiece = 2 * kPiece;
-
-template <class Scope> OXSHMEM_DEVICE uint64_t *packet_at(const TeamView &team, int sender, uint32_t piece) {
+// Where the packet of a piece's first 8 bytes arrives, from `sender` at `receiver`. That of its
+// last 8 bytes arrives half a share further on: a warp stores whole sectors then, of which the link
+// carries twice as many in the same time as of halves. Several blocks send nothing to themselves,
+// so that the places of others are larger.
+template <class Scope> OXSHMEM_DEVICE uint64_t *packet_at(const TeamView &team, int sender, int receiver, uint32_t piece) {
     const bool further = kSeveralBlocks<Scope> && port::block_rank() != 0;
     const uint64_t first = team.packets(further ? abi::kBlockPacketBytes : abi::kPacketBytes);
-    return as<uint64_t>(first + static_cast<uint32_t>(sender) * team.share + piece * kPacketPiece);
+    const int place = kSeveralBlocks<Scope> && sender > receiver ? sender - 1 : sender;
+    return as<uint64_t>(first + static_cast<uint32_t>(place) * team.share + piece * kPiece);
+}
+
+// How many words further on that of its last 8 bytes arrives.
+OXSHMEM_DEVICE uint32_t words_to_second(const TeamView &team) {
+    return team.share / 2 / sizeof(uint64_t);
 }
 
 template <class Scope>
 OXSHMEM_DEVICE void send_piece(const TeamView &team, int member, uint32_t piece, vec16 value, uint32_t bytes) {
     OXSHMEM_ON_MESSAGE(team.pe_of(member), nullptr, 0);
-    uint64_t *at = translate(packet_at<Scope>(team, team.me, piece), team.pe_of(member));
+    uint64_t *at = translate(packet_at<Scope>(team, team.me, member, piece), team.pe_of(member));
     const uint64_t flag = static_cast<uint64_t>(team.epoch) << 32;
     port::store_pair(at, flag | value.x, flag | value.y);
     if (bytes > 8) {
-        port::store_pair(at + 2, flag | value.z, flag | value.w);
+        port::store_pair(at + words_to_second(team), flag | value.z, flag | value.w);
     }
 }
 
 // Looks whether a piece has arrived.
 template <class Scope>
 OXSHMEM_DEVICE bool look_at_piece(const TeamView &team, int sender, uint32_t piece, vec16 &value, uint32_t bytes) {
-    const uint64_t *at = packet_at<Scope>(team, sender, piece);
+    const uint64_t *at = packet_at<Scope>(team, sender, team.me, piece);
     const port::pair64 low = port::load_pair<order::relaxed, reach::system>(at);
-    const port::pair64 high = bytes > 8 ? port::load_pair<order::relaxed, reach::system>(at + 2) : low;
+    const port::pair64 high = bytes > 8 ? port::load_pair<order::relaxed, reach::system>(at + words_to_second(team)) : low;
     value = {static_cast<uint32_t>(low.first), static_cast<uint32_t>(low.second), 0, 0};
     if (bytes > 8) {
         value.z = static_cast<uint32_t>(high.first), value.w = static_cast<uint32_t>(high.second);
     }
     const uint32_t epoch = team.epoch;
     return low.first >> 32 == epoch && low.second >> 32 == epoch && high.first >> 32 == epoch && high.second >> 32 == epoch;
+}
+
+// Returns which of `n` members item `item` belongs to, of which each has `pieces`. Among few
+// members it takes longer to divide than to count.
+OXSHMEM_DEVICE uint32_t member_of(uint32_t item, uint32_t pieces, int n) {
+    constexpr int kFew = 8;
+    if (n > kFew) {
+        return pieces == 1 ? item : item / pieces;
+    }
+    uint32_t member = 0;
+    for (; item >= pieces; item -= pieces) {
+        ++member;
+    }
+    return member;
 }
 
 // Sends `bytes` bytes to every other member; `load(member, offset, bytes)` returns a piece of them.
@@ -61,7 +82,7 @@ OXSHMEM_DEVICE void send_packets(const Session &session, uint32_t bytes, Load lo
         for (uint32_t k = 0; k < kAtOnce; ++k) {
             const uint32_t item = first + k * size;
             if (item < total) {
-                const uint32_t distance = pieces == 1 ? item : item / pieces, offset = (item - distance * pieces) * kPiece;
+                const uint32_t distance = member_of(item, pieces, team.n), offset = (item - distance * pieces) * kPiece;
                 values[k] = load(session.member_behind(static_cast<int>(distance) + 1), offset, bytes - offset);
             }
         }
@@ -69,7 +90,7 @@ OXSHMEM_DEVICE void send_packets(const Session &session, uint32_t bytes, Load lo
         for (uint32_t k = 0; k < kAtOnce; ++k) {
             const uint32_t item = first + k * size;
             if (item < total) {
-                const uint32_t distance = pieces == 1 ? item : item / pieces, piece = item - distance * pieces;
+                const uint32_t distance = member_of(item, pieces, team.n), piece = item - distance * pieces;
                 send_piece<Scope>(team, session.member_behind(static_cast<int>(distance) + 1), piece, values[k],
                                   bytes - piece * kPiece);
             }
@@ -91,14 +112,15 @@ OXSHMEM_DEVICE bool receive_packets(const Session &session, uint32_t announced, 
     int missing = team.me;
     if (static_cast<int>(rank) < lanes) {
         tell_all(team, header, static_cast<int>(rank), lanes);
-        if (rank == 0) {
-            close_epoch<Scope>(team);
-        }
+        const uint32_t counted = rank == 0 ? take_epoch<Scope>(team) : 0;
         // Packets mostly come together with the headers.
         good = await_all<order::relaxed>(team, session.op, header, static_cast<int>(rank), lanes, [&] {
             have = have || (rank < items && !session.bad && look(rank, missing));
             return is_stopped<Scope>(team);
         });
+        if (rank == 0) {
+            close_epoch<Scope>(team, counted);
+        }
     }
     stop_unless<Scope>(team, good);
     if (Scope::any(!good || session.bad)) {
@@ -129,9 +151,7 @@ OXSHMEM_DEVICE bool exchange_by(const Session &session, uint32_t announced, uint
     const uint32_t pieces = static_cast<uint32_t>(pieces_of(bytes));
     const uint32_t items = pieces * static_cast<uint32_t>(only < 0 ? team.n : 1);
     const uint32_t size = Meeting<Scope>::size();
-    const auto sender_of = [&](uint32_t item) {
-        return only >= 0 ? only : static_cast<int>(pieces == 1 ? item : item / pieces);
-    };
+    const auto sender_of = [&](uint32_t item) { return only >= 0 ? only : static_cast<int>(member_of(item, pieces, team.n)); };
     const auto offset_in = [&](uint32_t item, int sender) {
         return (only >= 0 ? item : item - static_cast<uint32_t>(sender) * pieces) * kPiece;
     };
@@ -183,7 +203,12 @@ OXSHMEM_DEVICE bool exchange_combined(const Session &session, uint32_t announced
                                       Load load, Store store) {
     const TeamView &team = session.team;
     if (!session.bad) {
-        send_packets<Scope, kPiecesAtOnce>(session, bytes, load);
+        const uint64_t items = pieces_of(bytes) * static_cast<uint64_t>(team.n - 1);
+        if (items <= 2 * Meeting<Scope>::size()) {
+            send_packets<Scope, 1>(session, bytes, load);
+        } else {
+            send_packets<Scope, kPiecesAtOnce>(session, bytes, load);
+        }
     }
     Accumulator<Combine> sum;
     const auto look = [&](uint32_t item, int &missing) {

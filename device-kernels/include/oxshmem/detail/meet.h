@@ -123,12 +123,14 @@ template <class Scope> OXSHMEM_DEVICE uint32_t own_place() {
 // Finds a team and reads its row. False: there is none, which one lane records.
 template <class Scope> OXSHMEM_DEVICE bool view_team(TeamView &team, int handle, Op op) {
     const bool in_table = is_row_of_table(handle);
-    team = view_of(team_row(in_table ? handle : abi::kTeamWorld));
+    const abi::Team &row = team_row(in_table ? handle : abi::kTeamWorld);
+    const uint32_t block_share = kSeveralBlocks<Scope> ? port::read(&row.block_share) : 0;
+    team = view_of(row);
     if (in_table && team.handle == handle) {
         if constexpr (kSeveralBlocks<Scope>) {
             // The first block meets in the team's own place, where calls of one block meet too.
             team.workspace = port::block_rank() == 0 ? team.workspace : workspace_of_block(team, own_place<Scope>());
-            team.share = static_cast<uint32_t>(abi::kBlockPacketBytes) / static_cast<uint32_t>(team.n) & ~31u;
+            team.share = block_share;
         }
         return true;
     }
@@ -242,17 +244,28 @@ OXSHMEM_LAZY OXSHMEM_DEVICE void tell(const TeamView &team, Op op, int member, u
 }
 
 // Takes the epoch; by one lane, when all have read the row. The others have been told before, so
-// none of them waits for this store. If there are several blocks, the last one to have read the row
-// takes it.
-template <class Scope> OXSHMEM_DEVICE void close_epoch(const TeamView &team) {
+// none of them waits for this store. The last one of several blocks that has read the row takes it:
+// this counts the block, and returns how many have been counted before, which close_epoch needs. It
+// is relaxed, because a fence would wait for all that the lane has sent; the loads of the block's
+// lanes are over, since they have met after them.
+template <class Scope> OXSHMEM_DEVICE uint32_t take_epoch(const TeamView &team) {
     abi::Team &row = team_row(team.handle);
     if constexpr (kSeveralBlocks<Scope>) {
-        if (port::fetch_add<order::acq_rel, reach::device>(&row.entered, 1u) + 1 != sharing_blocks()) {
-            return;
-        }
-        port::write(&row.entered, 0u);
+        return port::fetch_add<order::relaxed, reach::device>(&row.entered, 1u);
     }
     port::write(&row.epoch, team.epoch);
+    return 0;
+}
+
+// The rest of it, by the same lane, when it has nothing better to do than to wait for the count.
+template <class Scope> OXSHMEM_DEVICE void close_epoch(const TeamView &team, uint32_t counted) {
+    if constexpr (kSeveralBlocks<Scope>) {
+        abi::Team &row = team_row(team.handle);
+        if (counted + 1 == sharing_blocks()) {
+            port::write(&row.entered, 0u);
+            port::write(&row.epoch, team.epoch);
+        }
+    }
 }
 
 // The first of several blocks that fails stops the others: a member whose call differs may have
@@ -282,7 +295,7 @@ template <bool kSeveral> OXSHMEM_OUTLINE bool meet_in_rounds(const TeamView &tea
     const uint64_t header = header_of(team, announced);
     uint64_t said = header;
     uint64_t *slot = kSeveral && port::block_rank() != 0 ? team.headers() : team.rounds();
-    close_epoch<Scope>(team);
+    close_epoch<Scope>(team, take_epoch<Scope>(team));
     for (int distance = 1; distance < team.n; distance *= 2, ++slot) {
         release_stores();
         tell(team, op, (team.me + distance) % team.n, slot, said);
@@ -310,6 +323,14 @@ OXSHMEM_DEVICE int meeting_lanes(int size) {
     return size < kMost ? size : kMost;
 }
 
+// Whether what this PE has stored is visible to all members without a fence. It is where a grid
+// begins with its meeting: what earlier grids of its stream stored has reached memory before. (A
+// grid of another GPU that waits for them by an event finds it there, though no grid had a fence.)
+// What an HCA has stored for them is passed on by a fence all the same.
+template <class Scope> OXSHMEM_DEVICE bool stores_are_released() {
+    return kOpensGrid<Scope> && port::kGridsRelease && port::state().network == static_cast<uint32_t>(abi::Network::none);
+}
+
 // A meeting of one group of threads per member, all of which have read the row. With `Visible`,
 // what members have stored before is visible to every member that leaves. Ends with Scope::any:
 // every lane is told whether all members have entered the same call.
@@ -319,17 +340,18 @@ template <class Scope, bool Visible> OXSHMEM_DEVICE bool meet(const TeamView &te
     bool good = true;
     if ((kSeveralBlocks<Scope> && !kByLevels<Scope>) || team.one_round) {
         if (rank < lanes && rank < team.n) {
-            if (Visible) {
+            if (Visible && !stores_are_released<Scope>()) {
                 release_stores();
             }
             const uint64_t header = header_of(team, announced);
             tell_all(team, header, rank, lanes);
-            if (rank == 0) {
-                close_epoch<Scope>(team);
-            }
+            const uint32_t counted = rank == 0 ? take_epoch<Scope>(team) : 0;
             constexpr order kOrder = Visible ? order::acquire : order::relaxed;
             const auto stopped = [&] { return is_stopped<Scope>(team); };
             good = await_all<kOrder>(team, op, header, rank, lanes, stopped) && !is_bad(announced);
+            if (rank == 0) {
+                close_epoch<Scope>(team, counted);
+            }
             stop_unless<Scope>(team, good);
         }
     } else if (rank == 0) {

@@ -74,14 +74,49 @@ template <class Scope> OXSHMEM_OUTLINE void spread(Session session, void *dst, c
     }
 }
 
+// Stores each member's part of src to its dst, where all of that are whole pieces. Parts of two
+// members are under way at once, so that copies within the GPU and between GPUs go on side by side.
+template <class Scope>
+OXSHMEM_OUTLINE void scatter(Session session, char *dst, const char *src, uint64_t bytes, uint64_t step) {
+    const TeamView &team = session.team;
+    constexpr uint32_t kInFlight = 4;
+    const uint64_t stride = static_cast<uint64_t>(Scope::size()) * kPiece;
+    for (uint64_t first = Scope::rank() * kPiece; first < bytes; first += stride * kInFlight) {
+        for (int distance = 1; distance <= team.n; distance += 2) {
+            const bool two = distance < team.n;
+            const int members[] = {session.member_behind(distance % team.n), session.member_behind((distance + 1) % team.n)};
+            vec16 values[2][kInFlight] = {};
+            OXSHMEM_UNROLL
+            for (uint32_t m = 0; m < 2; ++m) {
+                const char *from = src + step * static_cast<uint64_t>(members[m]) + first;
+                OXSHMEM_UNROLL
+                for (uint32_t k = 0; k < kInFlight; ++k) {
+                    if ((m == 0 || two) && first + k * stride < bytes) {
+                        values[m][k] = port::load_vec(from + k * stride);
+                    }
+                }
+            }
+            OXSHMEM_UNROLL
+            for (uint32_t m = 0; m < 2; ++m) {
+                char *to = of_member(team, dst + first, members[m]);
+                OXSHMEM_UNROLL
+                for (uint32_t k = 0; k < kInFlight; ++k) {
+                    if ((m == 0 || two) && first + k * stride < bytes) {
+                        port::store_vec(to + k * stride, values[m][k]);
+                    }
+                }
+            }
+        }
+    }
+}
+
 // Combines [first, last) of all members' src in the order of the members, and stores it `shift`
-// bytes before that in dst: in all members' or in this member's own.
-template <class Scope, class Combine>
+// bytes before that in dst: in all members' or in this member's own. A lane has `kUnits` pieces of
+// each of `kMembers` members under way at once.
+template <class Scope, int kMembers, uint32_t kUnits, class Combine>
 OXSHMEM_OUTLINE void combine_share(Session session, void *dst, const void *src, Share share, uint64_t shift, bool to_all,
                                    Combine combine) {
     const TeamView &team = session.team;
-    constexpr uint32_t kUnits = 2;
-    constexpr int kMembers = 4;
     const uint64_t step = static_cast<uint64_t>(Scope::size()) * kPiece;
     for (uint64_t first = share.first + Scope::rank() * kPiece; first < share.last; first += step * kUnits) {
         Accumulator<Combine> sums[kUnits];
@@ -204,10 +239,13 @@ OXSHMEM_DEVICE void store_parts(const Session &session, void *dst, const void *s
         spread<Scope>(session, to, src, bytes);
         return;
     }
-    // Every other block of several begins with this member's own part, so that copies within the
-    // GPU and between GPUs go on side by side.
-    const int begin = kSeveralBlocks<Scope> && port::block_rank() % 2 == 1 ? 0 : 1;
-    for (int distance = begin; distance < begin + team.n; ++distance) {
+    if constexpr (kSeveralBlocks<Scope> && port::kCoalesced) {
+        if (((reinterpret_cast<uint64_t>(to) | reinterpret_cast<uint64_t>(src) | bytes) & (kPiece - 1)) == 0) {
+            scatter<Scope>(session, to, static_cast<const char *>(src), bytes, step);
+            return;
+        }
+    }
+    for (int distance = 1; distance <= team.n; ++distance) {
         const int member = session.member_behind(distance % team.n);
         near_copy<Scope>(of_member(team, to, member), at_offset(src, step * static_cast<uint64_t>(member)), bytes);
     }
@@ -424,7 +462,16 @@ OXSHMEM_OUTLINE bool push_combined(Session session, void *dst, const void *src, 
                                                   : Share{first, first + bytes};
     const uint64_t shift = result == Result::scattered ? own.first : 0;
     if (kSeveralBlocks<Scope> || session.team.one_round) {
-        combine_share<Scope>(session, dst, src, own, shift, to_all, combine);
+        bool are_two = false;
+        if constexpr (kOpensGrid<Scope>) {
+            are_two = session.team.n == 2;
+            if (are_two) {
+                combine_share<Scope, 2, 4>(session, dst, src, own, shift, to_all, combine);
+            }
+        }
+        if (!are_two) {
+            combine_share<Scope, 4, 2>(session, dst, src, own, shift, to_all, combine);
+        }
         if (to_all) {
             tell_of_end<Scope, true>(session);
         } else {

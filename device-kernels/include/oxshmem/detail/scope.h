@@ -89,14 +89,23 @@ struct blocks_scope {
 // The same in a team of several nodes, where blocks meet by messages (detail/levels.h).
 struct levels_scope : blocks_scope {};
 
+// Scopes of grids that begin with their call, as the host's do: they have stored nothing before.
+struct opening_blocks : blocks_scope {};
+struct opening_warp : warp_scope {};
+template <class Scope> constexpr bool kOpensGrid = false;
+template <> inline constexpr bool kOpensGrid<opening_blocks> = true;
+template <> inline constexpr bool kOpensGrid<opening_warp> = true;
+
 // The threads that meet those of other PEs on behalf of a scope: its own, or those of one block.
 template <class Scope> struct meeting_of { using type = Scope; };
 template <> struct meeting_of<blocks_scope> { using type = block_scope; };
+template <> struct meeting_of<opening_blocks> { using type = block_scope; };
 template <> struct meeting_of<levels_scope> { using type = block_scope; };
 template <class Scope> using Meeting = typename meeting_of<Scope>::type;
 
 template <class Scope> constexpr bool kSeveralBlocks = false;
 template <> inline constexpr bool kSeveralBlocks<blocks_scope> = true;
+template <> inline constexpr bool kSeveralBlocks<opening_blocks> = true;
 template <> inline constexpr bool kSeveralBlocks<levels_scope> = true;
 
 template <class Scope> constexpr bool kByLevels = false;

@@ -381,6 +381,7 @@ constexpr bool kChecksWords = true;
 // Whether use of a private context from two places at once is looked for.
 constexpr bool kChecksContexts = true;
 constexpr bool kCoalesced = false;
+constexpr bool kGridsRelease = false;
 constexpr bool kRelocatable = false;
 constexpr uint32_t kWholeWarp = 0xffffffff;
 

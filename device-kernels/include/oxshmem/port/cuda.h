@@ -90,6 +90,7 @@ constexpr bool kChecksWords = false;
 // Whether use of a private context from two places at once is looked for.
 constexpr bool kChecksContexts = false;
 constexpr bool kCoalesced = true;
+constexpr bool kGridsRelease = true;
 // Whether code is relocatable: functions that are not inlined keep registers for their callers.
 #ifdef __CUDACC_RDC__
 constexpr bool kRelocatable = true;

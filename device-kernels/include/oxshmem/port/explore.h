@@ -365,6 +365,7 @@ constexpr bool kChecksWords = true;
 // Whether use of a private context from two places at once is looked for.
 constexpr bool kChecksContexts = false;
 constexpr bool kCoalesced = true;
+constexpr bool kGridsRelease = false;
 constexpr bool kRelocatable = false;
 
 // All lanes of a warp, which has as many as the program says. A warp of one lane is never together

@@ -59,6 +59,7 @@
 //   lane_id() in the warp, thread_rank() linear in the block, block_threads(), block_rank() linear in the grid, grid_blocks();
 //   block_index() and thread_index() with fields x, y, z
 //   kCoalesced: adjacent lanes should touch adjacent addresses; if false, each lane should take a run of its own
+//   kGridsRelease: what a grid has stored is visible to the other PEs' devices before the next grid of its stream begins
 //   kRelocatable: functions that are not inlined keep registers in memory for their callers
 //   kWholeWarp: the mask of all lanes of a warp
 //
