@@ -86,10 +86,12 @@ pub(super) struct Launch {
 
 /// Most threads of a block that is one of several: the bound of their kernel.
 const BLOCKS_THREADS: u32 = 512;
-/// The most threads of a block that handles few bytes, and the most bytes of such a block: of one
-/// that sends packets, and of another one.
+/// The most threads of a block that handles few bytes.
 const FEW_THREADS: u32 = 256;
-const FEW_BYTES: (u64, u64) = (4 << 10, 32 << 10);
+/// The most bytes of such a block, if it sends packets.
+const FEW_BYTES_IN_PACKETS: u64 = 4 << 10;
+/// The most bytes of such a block otherwise.
+const FEW_BYTES: u64 = 32 << 10;
 
 /// What a transfer has as arguments: destination and source.
 pub(super) type Sides = (u64, u64);
@@ -170,12 +172,13 @@ pub(super) fn queue<I: Issuer + ?Sized>(issuer: &I, team: &Team, call: impl FnOn
             unsafe { own.queue_collective(stream, "oxshmem_host_collective", config, args) }
         }
         Plan::Levels(blocks) => {
-            let config = threads_of(blocks, FEW_BYTES.1);
+            let config = threads_of(blocks, FEW_BYTES);
             // SAFETY: as above.
             unsafe { own.queue_in_levels(stream, config, args) }
         }
         Plan::Blocks(blocks, algorithm) => {
-            let config = threads_of(blocks, if algorithm == Algorithm::Packets { FEW_BYTES.0 } else { FEW_BYTES.1 });
+            let few = if algorithm == Algorithm::Packets { FEW_BYTES_IN_PACKETS } else { FEW_BYTES };
+            let config = threads_of(blocks, few);
             let (call, team, dst, src, n, first, second, kind, op) = args;
             let args = (call, team, dst, src, n, first, second, kind, op, algorithm as u32);
             // SAFETY: as above.

@@ -359,9 +359,8 @@ impl Chooser {
         let room = u64::from(abi::block_share(self.shape.n_pes)) / 2;
         let most = self.shape.blocks;
         let fits = room != 0 && collective != Collective::Alltoalls && bytes <= room * u64::from(most);
-        fits.then(|| {
-            u32::try_from(bytes.div_ceil(PACKETS_PER_BLOCK.min(room))).map_or(most, |blocks| blocks.clamp(1, most))
-        })
+        let blocks = |each: u64| u32::try_from(bytes.div_ceil(each)).unwrap_or(u32::MAX).clamp(1, most);
+        fits.then(|| blocks(PACKETS_PER_BLOCK.min(room)))
     }
 
     fn is_one_shot(&self, collective: Collective, bytes: u64) -> bool {
