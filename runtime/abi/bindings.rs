@@ -1194,7 +1194,9 @@ pub const CHOICES: u32 = 3;
  user has set. Up to kBlocksPackets bytes, in the measure of Choice, they send packets, and of
  reductions up to kBlocksPacketsToCombine. They carry out one-shot reductions for which a member
  loads at most kBlocksOneShot bytes from others, and all those of two members, which load as many
- bytes as they would load and store otherwise.*/
+ bytes as they would load and store otherwise.
+ Between two H100s 64 blocks take for 512 KiB in packets and otherwise: fcollect 7.5 and 8.6 us,
+ broadcast 7.7 and 7.8, reducescatter 7.9 and 7.6, reduce 10.4 and 8.4.*/
 pub const BLOCKS_PACKETS: u64 = 524288;
 pub const BLOCKS_PACKETS_TO_COMBINE: u64 = 131072;
 pub const BLOCKS_ONE_SHOT: u64 = 2097152;

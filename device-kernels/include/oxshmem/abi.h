@@ -459,6 +459,8 @@ constexpr uint32_t kChoices = 3; // in ascending order; beyond the last, push
 // reductions up to kBlocksPacketsToCombine. They carry out one-shot reductions for which a member
 // loads at most kBlocksOneShot bytes from others, and all those of two members, which load as many
 // bytes as they would load and store otherwise.
+// Between two H100s 64 blocks take for 512 KiB in packets and otherwise: fcollect 7.5 and 8.6 us,
+// broadcast 7.7 and 7.8, reducescatter 7.9 and 7.6, reduce 10.4 and 8.4.
 constexpr uint64_t kBlocksPackets = 524288;
 constexpr uint64_t kBlocksPacketsToCombine = 131072;
 constexpr uint64_t kBlocksOneShot = 2097152;

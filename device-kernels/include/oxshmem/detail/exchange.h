@@ -68,6 +68,12 @@ OXSHMEM_DEVICE uint32_t member_of(uint32_t item, uint32_t pieces, int n) {
     return member;
 }
 
+// Whether each lane has so few of `items` items that it is best to handle one at a time: that is
+// much less to compute.
+template <class Scope> OXSHMEM_DEVICE bool are_few(uint32_t items) {
+    return items <= 2 * Meeting<Scope>::size();
+}
+
 // Sends `bytes` bytes to every other member; `load(member, offset, bytes)` returns a piece of them.
 // A lane has `kAtOnce` pieces under way at once.
 template <class Scope, uint32_t kAtOnce, class Load>
@@ -188,13 +194,12 @@ OXSHMEM_DEVICE bool exchange_by(const Session &session, uint32_t announced, uint
     return receive_packets<Scope>(session, announced, items, kAtOnce, look, take);
 }
 
-// One piece at a time where each lane has hardly more than one: much less to compute.
+// The same, with as many pieces at once as that needs.
 template <class Scope, class Load, class Store>
 OXSHMEM_DEVICE bool exchange(const Session &session, uint32_t announced, uint32_t bytes, int only, Load load, Store store) {
     const uint32_t items = static_cast<uint32_t>(pieces_of(bytes)) * static_cast<uint32_t>(only < 0 ? session.team.n : 1);
-    return items <= 2 * Meeting<Scope>::size()
-               ? exchange_by<Scope, 1>(session, announced, bytes, only, load, store)
-               : exchange_by<Scope, kPiecesAtOnce>(session, announced, bytes, only, load, store);
+    return are_few<Scope>(items) ? exchange_by<Scope, 1>(session, announced, bytes, only, load, store)
+                                 : exchange_by<Scope, kPiecesAtOnce>(session, announced, bytes, only, load, store);
 }
 
 // As exchange, by all members; what arrives is combined in the order of the members.
@@ -203,8 +208,7 @@ OXSHMEM_DEVICE bool exchange_combined(const Session &session, uint32_t announced
                                       Load load, Store store) {
     const TeamView &team = session.team;
     if (!session.bad) {
-        const uint64_t items = pieces_of(bytes) * static_cast<uint64_t>(team.n - 1);
-        if (items <= 2 * Meeting<Scope>::size()) {
+        if (are_few<Scope>(static_cast<uint32_t>(pieces_of(bytes)) * static_cast<uint32_t>(team.n - 1))) {
             send_packets<Scope, 1>(session, bytes, load);
         } else {
             send_packets<Scope, kPiecesAtOnce>(session, bytes, load);

@@ -74,8 +74,9 @@ template <class Scope> OXSHMEM_OUTLINE void spread(Session session, void *dst, c
     }
 }
 
-// Stores each member's part of src to its dst, where all of that are whole pieces. Parts of two
-// members are under way at once, so that copies within the GPU and between GPUs go on side by side.
+// Stores each member's part of src to its dst, where parts are whole pieces and aligned. Parts of
+// two members are under way at once, so that copies within the GPU and between GPUs go on side by
+// side.
 template <class Scope>
 OXSHMEM_OUTLINE void scatter(Session session, char *dst, const char *src, uint64_t bytes, uint64_t step) {
     const TeamView &team = session.team;
@@ -165,6 +166,19 @@ OXSHMEM_OUTLINE void combine_share(Session session, void *dst, const void *src, 
             }
         }
     }
+}
+
+// The same, with as much under way as the lanes have registers for.
+template <class Scope, class Combine>
+OXSHMEM_DEVICE void combine_near(const Session &session, void *dst, const void *src, Share share, uint64_t shift, bool to_all,
+                                 const Combine &combine) {
+    if constexpr (kOpensGrid<Scope>) {
+        if (session.team.n == 2) {
+            combine_share<Scope, 2, 4>(session, dst, src, share, shift, to_all, combine);
+            return;
+        }
+    }
+    combine_share<Scope, 4, 2>(session, dst, src, share, shift, to_all, combine);
 }
 
 // Tells all members that this one is done; finish() waits for what they say.
@@ -462,16 +476,7 @@ OXSHMEM_OUTLINE bool push_combined(Session session, void *dst, const void *src, 
                                                   : Share{first, first + bytes};
     const uint64_t shift = result == Result::scattered ? own.first : 0;
     if (kSeveralBlocks<Scope> || session.team.one_round) {
-        bool are_two = false;
-        if constexpr (kOpensGrid<Scope>) {
-            are_two = session.team.n == 2;
-            if (are_two) {
-                combine_share<Scope, 2, 4>(session, dst, src, own, shift, to_all, combine);
-            }
-        }
-        if (!are_two) {
-            combine_share<Scope, 4, 2>(session, dst, src, own, shift, to_all, combine);
-        }
+        combine_near<Scope>(session, dst, src, own, shift, to_all, combine);
         if (to_all) {
             tell_of_end<Scope, true>(session);
         } else {
