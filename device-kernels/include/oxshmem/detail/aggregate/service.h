@@ -71,13 +71,14 @@ OXSHMEM_DEVICE bool send(abi::AggregateService &service, const abi::AggregateLin
     if (end == sent) {
         return false;
     }
+    // Counted before it leaves: a PE that knows that records were applied finds their write counted.
+    port::write(&service.segments, port::read(&service.segments) + 1);
+    port::write(&service.segment_bytes, port::read(&service.segment_bytes) + (end - sent));
     order_before(context);
     putmem_signal_nbi(context.beside, thread, place_of(context, inbox, sent), place_of(context, ring, sent), end - sent,
                       &inbox.arrived, end, SIGNAL_SET, link.peer);
     port::write(&ring.sent, end);
     port::write(&ring.since, uint64_t{0});
-    port::write(&service.segments, port::read(&service.segments) + 1);
-    port::write(&service.segment_bytes, port::read(&service.segment_bytes) + (end - sent));
     return true;
 }
 
@@ -203,9 +204,9 @@ OXSHMEM_DEVICE bool receive(abi::AggregateService &service, const abi::Aggregate
         }
     }
     port::write(&inbox.applied, end);
-    tell(context, &as<abi::AggregateRing>(link.ring)->applied, end, SIGNAL_SET, link.peer);
     port::write(&service.acknowledgements, port::read(&service.acknowledgements) + 1);
     port::write(&service.records, port::read(&service.records) + records);
+    tell(context, &as<abi::AggregateRing>(link.ring)->applied, end, SIGNAL_SET, link.peer);
     return true;
 }
 
