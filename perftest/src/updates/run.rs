@@ -43,7 +43,7 @@ pub struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    /// Collective.
+    /// Creates the session. Collective.
     ///
     /// # Errors
     /// The requested HCA is not in use, or there is no memory.
@@ -62,7 +62,7 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// Collective.
+    /// Gives the memory of the session back. Collective.
     ///
     /// # Errors
     /// The job has failed.
@@ -116,7 +116,8 @@ impl<'a> Session<'a> {
         pe.barrier_all()?;
         let ms = begun.elapsed().as_secs_f64() * 1e3;
         if let Some(context) = context {
-            // The last acknowledgements of this PE have left, but its card may not have counted them.
+            // The last acknowledgements of this PE have left, but its card may not have counted
+            // them.
             let nothing = Updates([self.table.address(), words, 0, plan.seed, plan.skew, plan.update]);
             // SAFETY: the kernel takes the table, which it does not touch, and the context.
             unsafe { self.module.kernel("perftest_updates_aggregated")?.launch(pe, shape, (nothing, context)) }?;
@@ -171,7 +172,7 @@ impl<'a> Session<'a> {
         Ok((Some(row), wrong))
     }
 
-    /// Payload bytes that this PE's HCA has moved.
+    /// Returns the payload bytes that this PE's HCA has moved.
     fn payload(&self) -> u64 {
         self.pe.hca_counters().map_or(0, |counters| counters.bytes)
     }

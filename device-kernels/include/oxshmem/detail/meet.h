@@ -126,7 +126,14 @@ template <class Scope> OXSHMEM_DEVICE bool view_team(TeamView &team, int handle,
     const abi::Team &row = team_row(in_table ? handle : abi::kTeamWorld);
     const uint32_t block_share = kSeveralBlocks<Scope> ? port::read(&row.block_share) : 0;
     team = view_of(row);
-    if (in_table && team.handle == handle) {
+    if constexpr (kReleasesEarly<Scope>) {
+        // While the row is on its way.
+        release_stores();
+    }
+    // A share is even. To look at it waits for the load that has the epoch too: take_epoch relies
+    // on that all lanes of its block have read the epoch when they meet.
+    const bool has_read = !kSeveralBlocks<Scope> || (team.share & 1) == 0;
+    if (in_table && team.handle == handle && has_read) {
         if constexpr (kSeveralBlocks<Scope>) {
             // The first block meets in the team's own place, where calls of one block meet too.
             team.workspace = port::block_rank() == 0 ? team.workspace : workspace_of_block(team, own_place<Scope>());
@@ -247,7 +254,7 @@ OXSHMEM_LAZY OXSHMEM_DEVICE void tell(const TeamView &team, Op op, int member, u
 // none of them waits for this store. The last one of several blocks that has read the row takes it:
 // this counts the block, and returns how many have been counted before, which close_epoch needs. It
 // is relaxed, because a fence would wait for all that the lane has sent; the loads of the block's
-// lanes are over, since they have met after them.
+// lanes are over, since view_team has waited for them and the lanes have met after that.
 template <class Scope> OXSHMEM_DEVICE uint32_t take_epoch(const TeamView &team) {
     abi::Team &row = team_row(team.handle);
     if constexpr (kSeveralBlocks<Scope>) {
@@ -323,12 +330,14 @@ OXSHMEM_DEVICE int meeting_lanes(int size) {
     return size < kMost ? size : kMost;
 }
 
-// Whether what this PE has stored is visible to all members without a fence. It is where a grid
-// begins with its meeting: what earlier grids of its stream stored has reached memory before. (A
-// grid of another GPU that waits for them by an event finds it there, though no grid had a fence.)
-// What an HCA has stored for them is passed on by a fence all the same.
+// Whether a meeting needs no fence before it. A grid that meets for a barrier has had its fence
+// when it read the row. A grid that begins with a collective needs none without a network: the
+// collective promises nothing about earlier stores to peers, and what earlier grids of the stream
+// have stored to this PE's own memory has reached its L2 cache, where peers read it. What an HCA
+// has stored is passed on by a fence all the same.
 template <class Scope> OXSHMEM_DEVICE bool stores_are_released() {
-    return kOpensGrid<Scope> && port::kGridsRelease && port::state().network == static_cast<uint32_t>(abi::Network::none);
+    return kReleasesEarly<Scope> ||
+           (kOpensGrid<Scope> && port::kGridsRelease && port::state().network == static_cast<uint32_t>(abi::Network::none));
 }
 
 // A meeting of one group of threads per member, all of which have read the row. With `Visible`,

@@ -90,11 +90,13 @@ struct blocks_scope {
 struct levels_scope : blocks_scope {};
 
 // Scopes of grids that begin with their call, as the host's do: they have stored nothing before.
+// The warp is that of barriers, which release what earlier grids have stored, and do so early.
 struct opening_blocks : blocks_scope {};
 struct opening_warp : warp_scope {};
 template <class Scope> constexpr bool kOpensGrid = false;
 template <> inline constexpr bool kOpensGrid<opening_blocks> = true;
-template <> inline constexpr bool kOpensGrid<opening_warp> = true;
+template <class Scope> constexpr bool kReleasesEarly = false;
+template <> inline constexpr bool kReleasesEarly<opening_warp> = true;
 
 // The threads that meet those of other PEs on behalf of a scope: its own, or those of one block.
 template <class Scope> struct meeting_of { using type = Scope; };

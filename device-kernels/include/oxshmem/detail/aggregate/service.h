@@ -71,7 +71,8 @@ OXSHMEM_DEVICE bool send(abi::AggregateService &service, const abi::AggregateLin
     if (end == sent) {
         return false;
     }
-    // Counted before it leaves: a PE that knows that records were applied finds their write counted.
+    // Counted before it leaves: a PE that knows that records were applied finds their write
+    // counted.
     port::write(&service.segments, port::read(&service.segments) + 1);
     port::write(&service.segment_bytes, port::read(&service.segment_bytes) + (end - sent));
     order_before(context);
