@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use oxshmem::{Compare, Operations, Pe};
+use oxshmem::{Compare, Operations, Pe, ReduceOp};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// The arguments that make this program a PE.
@@ -31,6 +31,7 @@ fn pe() {
     match case.as_str() {
         "absent_from_init" => return,
         "absent_from_barrier" => absent_from_barrier(&pe),
+        "absent_from_reduce" => absent_from_reduce(&pe),
         "absent_from_rendezvous" => absent_from_rendezvous(&pe),
         "by_itself" => by_itself(&pe),
         "broken" => broken(&pe),
@@ -56,6 +57,19 @@ fn absent_from_barrier(pe: &Pe) {
     if let Err(error) = pe.barrier_all() {
         println!("error={error}");
         // As programs end that found an error, with the PE in place.
+        std::process::exit(3);
+    }
+}
+
+/// PE 0 does not come to a reduction by several blocks, which follows another one.
+fn absent_from_reduce(pe: &Pe) {
+    let words = pe.alloc::<u64>(1 << 16).unwrap();
+    pe.reduce(&pe.team_world(), ReduceOp::Sum, &words, &words).unwrap();
+    println!("ready");
+    if pe.my_pe() == 0 {
+        wait_for_input();
+    }
+    if pe.reduce(&pe.team_world(), ReduceOp::Sum, &words, &words).is_err() {
         std::process::exit(3);
     }
 }
@@ -292,6 +306,15 @@ fn a_deadline_makes_a_dump() {
 }
 
 #[test]
+fn a_dump_says_which_pe_a_reduction_waits_for() {
+    let mut job = Job::start("absent_from_reduce", &["-n", "3"], &[("OXSHMEM_TIMEOUT", "300ms")]);
+    job.wait_for("ready", 3);
+    let line = job.report("PE 0 has not come");
+    assert!(line.contains(" (reduce) of the world team (PEs 0 to 2)"), "{line}");
+    job.end();
+}
+
+#[test]
 fn dumps_are_left_out_on_request() {
     let variables = [("OXSHMEM_TIMEOUT", "300ms"), ("OXSHMEM_DUMP", "none")];
     let job = Job::start("absent_from_barrier", &["-n", "2"], &variables);
@@ -310,11 +333,11 @@ fn a_dump_while_a_pe_dies_ends() {
     let (status, text) = job.end();
     assert_eq!(status.code(), Some(137), "{text}");
     assert!(text.contains("oxrun: PE 0 was killed by SIGKILL"), "{text}");
-    // A PE whose call fails first may end before it has made a dump of that.
-    assert!(text.contains(": begins: the job has failed: PE 0"), "{text}");
     for pe in [1, 2] {
         let count = |what: &str| text.matches(&format!("[PE {pe}] oxshmem: dump of PE {pe}: {what}")).count();
-        assert!(count("begins: ") >= 1 && count("ends") >= 1, "{text}");
+        // A PE ends once it has made a dump of what ended its call.
+        assert_eq!(count("begins: the job has failed: PE 0"), 1, "{text}");
+        assert!(count("begins: ") >= 2 && count("ends") == count("begins: "), "{text}");
     }
 }
 

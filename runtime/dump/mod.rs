@@ -1,4 +1,4 @@
-//! Dumps: what a PE's queue pairs, rings, teams, streams and waits stand at, in words, on stderr.
+//! Dumps: the state of a PE's queue pairs, rings, teams, streams and waits, in words, on stderr.
 //! A PE makes one at SIGUSR2, when a wait reaches its deadline, when the job fails, and when the
 //! program requests it; `oxrun` reads them and points at the PE that did not come.
 //!

@@ -55,7 +55,7 @@ impl Reader {
     /// Fails like [`read`](Self::read).
     ///
     /// # Safety
-    /// Like [`read`](Self::read).
+    /// The same as for [`read`](Self::read).
     pub unsafe fn read_many<T: Pod>(&mut self, from: u64, count: usize) -> Result<Vec<T>, String> {
         let mut values = vec![T::zeroed(); count];
         // SAFETY: the caller's promise.

@@ -32,6 +32,7 @@ pub(crate) struct Scene {
     ground: Mutex<Option<Ground>>,
     deadlines: AtomicU32,
     over: AtomicBool,
+    failure_noted: AtomicBool,
 }
 
 /// The PE's place in its job.
@@ -68,6 +69,7 @@ impl Scene {
             ground: Mutex::new(None),
             deadlines: AtomicU32::new(0),
             over: AtomicBool::new(false),
+            failure_noted: AtomicBool::new(false),
         }
     }
 
@@ -109,6 +111,16 @@ impl Scene {
     /// Returns whether the PE is about to end.
     pub fn is_over(&self) -> bool {
         self.over.load(Ordering::Acquire)
+    }
+
+    /// Notes that the job has failed, after a dump of that was requested if one is due.
+    pub fn note_failure(&self) {
+        self.failure_noted.store(true, Ordering::Release);
+    }
+
+    /// Returns whether the failure of the job was noted.
+    pub fn has_noted_failure(&self) -> bool {
+        self.failure_noted.load(Ordering::Acquire)
     }
 
     /// Returns whether a dump is due at a deadline, of which only some have one.

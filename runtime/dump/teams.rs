@@ -45,26 +45,35 @@ fn round(reader: &mut Reader, row: &abi::Team) -> Result<Option<Round>, String> 
     // SAFETY: the workspace of a team that exists is backed by memory of the heap.
     let words: Vec<u64> = unsafe { reader.read_many(row.workspace, 2 * (abi::ROUNDS as usize + abi::ONE_ROUND_PES)) }?;
     let (rounds, headers) = words.split_at(2 * abi::ROUNDS as usize);
-    let told = Told { epoch: row.epoch, rounds, headers };
-    let state = if row.one_round != 0 {
-        told.directly(members.len())
-    } else {
-        told.by_dissemination(row.my_pe.unsigned_abs() as usize, members.len())
-    };
+    let me = row.my_pe.unsigned_abs() as usize;
+    let epoch = if row.one_round != 0 { newest_entered(row.epoch, me, headers) } else { row.epoch };
+    let told = Told { epoch, rounds, headers };
+    let state =
+        if row.one_round != 0 { told.directly(members.len()) } else { told.by_dissemination(me, members.len()) };
     let to_pes = |places: Vec<usize>| places.into_iter().filter_map(|place| members.get(place).copied()).collect();
     let state = match state {
         Standing::Over => State::Over,
         Standing::Waits(places) => State::Waits(to_pes(places)),
         Standing::Awaited(places) => State::Awaited(to_pes(places)),
     };
-    if row.epoch == 0 && state == State::Over {
+    if epoch == 0 && state == State::Over {
         return Ok(None);
     }
-    let own = headers[(row.epoch & 1) as usize * abi::ONE_ROUND_PES..].get(row.my_pe.unsigned_abs() as usize);
-    let call = own.filter(|header| row.one_round != 0 && epoch_of(**header) == row.epoch);
+    let own = headers[(epoch & 1) as usize * abi::ONE_ROUND_PES..].get(me);
+    let call = own.filter(|header| row.one_round != 0 && epoch_of(**header) == epoch);
     let place = format!("{} ({})", table::name(row.handle), described(&members));
     let call = call.and_then(|header| fault::call(*header)).unwrap_or("a collective").to_owned();
-    Ok(Some(Round { place, round: row.epoch.saturating_sub(NO_EPOCH).into(), call, state }))
+    Ok(Some(Round { place, round: epoch.saturating_sub(NO_EPOCH).into(), call, state }))
+}
+
+/// Returns the epoch of the newest meeting that this PE has entered, where members tell each other
+/// directly. The row has it once the meeting is over; where several blocks meet, the PE's own
+/// header has it before.
+fn newest_entered(of_row: u32, me: usize, headers: &[u64]) -> u32 {
+    let own = headers.chunks(abi::ONE_ROUND_PES).filter_map(|slots| slots.get(me)).filter(|header| **header != 0);
+    let is_newer = |epoch: u32, than: u32| epoch.wrapping_sub(than).cast_signed() > 0;
+    own.map(|header| epoch_of(*header))
+        .fold(of_row, |newest, epoch| if is_newer(epoch, newest) { epoch } else { newest })
 }
 
 fn members(reader: &mut Reader, row: &abi::Team) -> Result<Vec<u32>, String> {
@@ -115,7 +124,8 @@ impl Told<'_> {
         header != 0 && epoch_of(header).wrapping_sub(epoch).cast_signed() >= 0
     }
 
-    /// Members that tell each other directly: each has written to its own slot.
+    /// Returns the standing of members that tell each other directly: each has written to its own
+    /// slot.
     fn directly(&self, members: usize) -> Standing {
         let (even, odd) = self.headers.split_at(abi::ONE_ROUND_PES);
         let entered = |member: usize, epoch| [even, odd].iter().any(|slots| Self::has_entered(slots[member], epoch));
@@ -131,7 +141,7 @@ impl Told<'_> {
         }
     }
 
-    /// Members that tell the one 2^k places after them in round k.
+    /// Returns the standing of members that tell the one 2^k places after them in round k.
     fn by_dissemination(&self, me: usize, members: usize) -> Standing {
         let (even, odd) = self.rounds.split_at(abi::ROUNDS as usize);
         let entered = |k: usize, epoch| [even, odd].iter().any(|slots| Self::has_entered(slots[k], epoch));
@@ -178,6 +188,15 @@ mod tests {
         assert_eq!(directly(3, &[(0, 3), (0, 4), (1, 3), (1, 4), (2, 3)]), Standing::Awaited(vec![0, 1]));
         // Epochs wrap, and 0 and 1 are left out.
         assert_eq!(directly(u32::MAX, &[(0, u32::MAX), (1, u32::MAX), (2, u32::MAX)]), Standing::Over);
+    }
+
+    #[test]
+    fn a_header_tells_of_a_meeting_that_is_not_in_the_row_yet() {
+        assert_eq!(newest_entered(0, 1, &headers(&[])), 0);
+        assert_eq!(newest_entered(0, 1, &headers(&[(1, 3)])), 3);
+        assert_eq!(newest_entered(3, 1, &headers(&[(1, 3), (1, 4), (0, 5)])), 4);
+        assert_eq!(newest_entered(7, 1, &headers(&[(1, 6), (1, 7)])), 7);
+        assert_eq!(newest_entered(u32::MAX, 1, &headers(&[(1, u32::MAX), (1, 2)])), 2);
     }
 
     #[test]

@@ -88,27 +88,34 @@ impl Watched {
 }
 
 impl Watched {
-    /// Waits for dumps that were requested, for a limited time.
-    fn settle() -> MutexGuard<'static, Desk> {
+    /// Waits, for a limited time, until `ready` holds and all dumps that were requested have been
+    /// made.
+    fn settle(ready: impl Fn() -> bool) -> MutexGuard<'static, Desk> {
         let until = Instant::now() + PATIENCE;
         let mut desk = desk();
-        while (desk.working || !desk.requests.is_empty()) && Instant::now() < until {
+        while !(ready() && !desk.working && desk.requests.is_empty()) && Instant::now() < until {
             let left = until.saturating_duration_since(Instant::now());
             desk = DONE.wait_timeout(desk, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         desk
     }
 
+    /// Waits for the dump of the job's failure, for a limited time: the program may end as soon as
+    /// it learns of the failure.
+    pub fn settle_failure(&self) {
+        drop(Self::settle(|| self.scene.has_noted_failure()));
+    }
+
     /// Ends dumps of what lies on the device, which is about to go.
     pub fn detach(&self) {
-        drop(Self::settle());
+        drop(Self::settle(|| true));
         self.scene.detach();
     }
 }
 
 impl Drop for Watched {
     fn drop(&mut self) {
-        let mut desk = Self::settle();
+        let mut desk = Self::settle(|| true);
         let (gone, is_idle) = (desk.scene.take(), !desk.working);
         desk.served = false;
         drop(desk);
@@ -136,14 +143,22 @@ pub(crate) fn request(scene: &Arc<Scene>, reason: String) {
     }
 }
 
+/// Notes that the job of a PE has failed, after a dump of that was requested if one is due.
+pub(crate) fn note_failure(scene: &Scene) {
+    // Under the lock, so that a thread that is about to wait for it does not miss it.
+    let _desk = desk();
+    scene.note_failure();
+    DONE.notify_all();
+}
+
 /// Makes a dump of a PE, in the calling thread.
 pub(crate) fn dump_now(scene: &Scene, reason: &str) {
     stderr::write(&scene.lines(reason, None));
 }
 
-/// Writes to stderr what this process's PE waits for, and what its queue pairs, teams and streams
-/// stand at: what SIGUSR2 makes it write (`docs/troubleshooting.md`). Any thread may call it,
-/// while another one waits in a call of the library too.
+/// Writes to stderr what this process's PE waits for, and the state of its queue pairs, teams and
+/// streams, as SIGUSR2 makes it do (`docs/troubleshooting.md`). Any thread may call it, while
+/// another one waits in a call of the library too.
 ///
 /// It does not wait for kernels or for other PEs. What a device does not give within a second is
 /// left out, and the dump says so.
@@ -170,7 +185,7 @@ fn make(scene: Option<&Scene>, reason: &str, host: Option<Vec<String>>) {
     }
 }
 
-/// The rank that the launcher gave this process.
+/// Returns the rank that the launcher gave this process.
 fn last_rank() -> Option<u32> {
     std::env::var("OXSHMEM_RANK").ok()?.parse().ok()
 }

@@ -93,8 +93,11 @@ impl Pe {
     }
 }
 
-/// A PE that has met the others, and has no device yet. Made by [`Pe::join`]. Dropping it leaves
-/// the job as a crash would.
+/// A PE that has met the others, and has no device yet. Made by [`Pe::join`].
+///
+/// # Threads and drop
+/// `Send` and not `Sync`, like the [`Pe`] that it becomes. Dropping it without
+/// [`open`](Self::open) leaves the job as a crash would.
 ///
 /// ```
 /// use oxshmem::{Config, Joined, Pe};
@@ -135,7 +138,7 @@ impl Joined {
         Ok(Self { config, bootstrap, watched, occupied, phases, profile })
     }
 
-    /// This PE's number.
+    /// Returns this PE's number.
     ///
     /// ```
     /// # fn main() -> oxshmem::Result<()> {
@@ -149,7 +152,7 @@ impl Joined {
         self.bootstrap.rank() as usize
     }
 
-    /// PEs in the job.
+    /// Returns the number of PEs in the job.
     ///
     /// ```
     /// # fn main() -> oxshmem::Result<()> {
@@ -163,7 +166,7 @@ impl Joined {
         self.bootstrap.size() as usize
     }
 
-    /// This PE's number among those of its node.
+    /// Returns this PE's number among those of its node.
     ///
     /// ```
     /// # fn main() -> oxshmem::Result<()> {
@@ -177,7 +180,7 @@ impl Joined {
         node_rank(&self.bootstrap)
     }
 
-    /// PEs of this PE's node.
+    /// Returns the number of PEs of this PE's node.
     ///
     /// ```
     /// # fn main() -> oxshmem::Result<()> {
@@ -550,10 +553,11 @@ fn dump_of_failure(watched: &Watched) -> impl Fn(&Failure) + Send + Sync + 'stat
         if scene.when().abort && !explained {
             watcher::request(&scene, format!("the job has failed: {failure}"));
         }
+        watcher::note_failure(&scene);
     }
 }
 
-/// Writes a line that was requested to stderr. There is nothing to be done where that is closed.
+/// Writes a line that was requested to stderr. Ignores a closed stderr.
 pub(super) fn report(line: fmt::Arguments<'_>) {
     let _ = writeln!(std::io::stderr(), "oxshmem: {line}");
 }
@@ -615,13 +619,13 @@ fn end_waits(slab: &Slab, control: Offset) {
     }
 }
 
-/// This PE's number among those of its node.
+/// Returns this PE's number among those of its node.
 fn node_rank(bootstrap: &Bootstrap) -> usize {
     bootstrap.node_peers().iter().position(|pe| *pe == bootstrap.rank()).unwrap_or_default()
 }
 
-/// The device that the configuration asks for. `auto` takes a GPU that can be used, and says in the
-/// log why none can.
+/// Opens the device that the configuration requests. `auto` takes a GPU that can be used, and says
+/// in the log why none can.
 fn open_device(config: &Config, bootstrap: &Bootstrap) -> Result<Arc<dyn Device>> {
     let open_cuda = || -> Result<CudaDevice> { Ok(CudaDevice::open(config, node_rank(bootstrap), &HOST_OPS)?) };
     match config.device() {
@@ -642,8 +646,9 @@ fn open_device(config: &Config, bootstrap: &Bootstrap) -> Result<Arc<dyn Device>
     }
 }
 
-/// Offsets and keys are exchanged by position, so these must be the same everywhere; and PEs of
-/// different releases may mean different things by what they exchange.
+/// Makes sure that sizes agree at all PEs: offsets and keys are exchanged by position, so these
+/// must be the same everywhere; and PEs of different releases may mean different things by what
+/// they exchange.
 fn agree_on_sizes(config: &Config, tuning: &Tuning, device: &dyn Device, bootstrap: &Bootstrap) -> Result<()> {
     let mine = format!(
         "OxSHMEM {} with device ABI {}, device {} OXSHMEM_HEAP_MAX={} OXSHMEM_HEAP_CHUNK={} OXSHMEM_QPS_PER_PEER={} OXSHMEM_MAX_TEAMS={} OXSHMEM_COLLECTIVES={} OXSHMEM_TUNING={} OXSHMEM_COLLECTIVES_SMS={} \
@@ -708,7 +713,7 @@ impl Phases {
         Self { parts: Vec::new(), last: monotonic_ns() }
     }
 
-    /// What was done since the phase before was this.
+    /// Ends phase `name`: what was done since the phase before was this.
     fn end(&mut self, name: &'static str, profile: &HostProfile) {
         debug_assert_eq!(PHASES.get(self.parts.len()), Some(&name), "the order of phases is in PHASES");
         let now = monotonic_ns();

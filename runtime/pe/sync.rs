@@ -104,6 +104,7 @@ impl Pe {
             }
         }
         if let Some(failure) = self.bootstrap.failure() {
+            self.watched.settle_failure();
             return Err(BootstrapError::Failed(failure).into());
         }
         ended.map_err(|error| self.located(error))?;
