@@ -106,7 +106,7 @@ jobs! {
     host_collectives_p2p_4: "host_collectives", P2p, 4;
     host_collectives_p2p_3_push: "host_collectives", P2p, 3, "OXSHMEM_COLLECTIVES" = "broadcast=push,collect=push,fcollect=push,alltoall=push,alltoalls=push,reduce=push,reducescatter=push";
     host_collectives_p2p_3_packets: "host_collectives", P2p, 3, "OXSHMEM_COLLECTIVES" = "broadcast=packets,collect=packets,fcollect=packets,alltoall=packets,alltoalls=packets,reduce=packets,reducescatter=packets";
-    host_collectives_p2p_4_tree: "host_collectives" "1000", P2p, 4, "OXSHMEM_COLLECTIVES" = "broadcast=tree,reduce=tree";
+    host_collectives_p2p_4_tree: "host_collectives" "1000", P2p, 4, "OXSHMEM_COLLECTIVES" = "broadcast=tree";
 
     float_sums_p2p_8: "float_sums", P2p, 8;
     float_sums_p2p_8_packets: "float_sums", P2p, 8, "OXSHMEM_COLLECTIVES" = "reduce=packets,reducescatter=packets";
@@ -254,7 +254,7 @@ jobs! {
     teams_p2p_8: "teams", P2p, 8;
     host_collectives_p2p_5: "host_collectives" "1000", P2p, 5;
     host_collectives_p2p_8: "host_collectives" "64", P2p, 8;
-    host_collectives_p2p_7_tree: "host_collectives" "64", P2p, 7, "OXSHMEM_COLLECTIVES" = "broadcast=tree,reduce=tree";
+    host_collectives_p2p_7_tree: "host_collectives" "64", P2p, 7, "OXSHMEM_COLLECTIVES" = "broadcast=tree";
     host_collectives_p2p_3_workers: "host_collectives", P2p, 3, "OXSHMEM_CPU_WORKERS" = "3";
     teams_p2p_3_workers: "teams", P2p, 3, "OXSHMEM_CPU_WORKERS" = "3";
     teams_turnover_p2p_8: "teams_turnover" "100", P2p, 8;

@@ -61,19 +61,19 @@ fn teams_of_several_nodes_are_measured() {
 #[test]
 fn pes_use_the_file() {
     let file = File::new("txt");
-    fs::write(file.path(), "oxshmem-tuning 1\n1 2 reduce packets:1K/tree:2K\n1 2 fcollect push\n").unwrap();
+    fs::write(file.path(), "oxshmem-tuning 1\n1 2 broadcast packets:1K/tree:2K\n1 2 fcollect push\n").unwrap();
     let path = file.path().display().to_string();
     let log = ("OXSHMEM_LOG", "oxshmem::team=debug");
     let measured = |more: &[(&str, &str)]| {
         let env = [&[("OXSHMEM_DEVICE", "cpu"), ("OXSHMEM_TUNING", &path[..]), log], more].concat();
-        let output = run(LATENCY, "--on stream -b 8 -e 8K -n 5 --collective reduce --collective fcollect", &env);
+        let output = run(LATENCY, "--on stream -b 8 -e 8K -n 5 --collective broadcast --collective fcollect", &env);
         assert!(output.status.success(), "{}", text(&output.stderr));
         text(&output.stderr)
     };
     let said = measured(&[]);
-    assert!(said.contains("reduce=packets:1K/tree:2K/push") && said.contains("fcollect=push"), "{said}");
-    let said = measured(&[("OXSHMEM_COLLECTIVES", "reduce=push")]);
-    assert!(said.contains("reduce=push") && said.contains("fcollect=push") && !said.contains("tree:2K"), "{said}");
+    assert!(said.contains("broadcast=packets:1K/tree:2K/push") && said.contains("fcollect=push"), "{said}");
+    let said = measured(&[("OXSHMEM_COLLECTIVES", "broadcast=push")]);
+    assert!(said.contains("broadcast=push") && said.contains("fcollect=push") && !said.contains("tree:2K"), "{said}");
 }
 
 #[test]

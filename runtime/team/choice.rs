@@ -47,13 +47,13 @@ const TABLE: [(Collective, &[Step], &[Step]); COLLECTIVES] = [
     (Collective::Reducescatter, &[(8 * KIB, Packets), (ANY, Push)], &[(ANY, Levels)]),
 ];
 
-/// Bytes that a member may send to each of the `n_pes` members of a team in packets: each data word
-/// of 4 bytes takes 8, and each sender has its share of the receiver's workspace.
+/// Returns the bytes that a member may send to each of the `n_pes` members of a team in packets:
+/// each data word of 4 bytes takes 8, and each sender has its share of the receiver's workspace.
 fn packet_limit(n_pes: usize) -> u64 {
     abi::PACKET_BYTES / 2 / n_pes.max(1) as u64 / 8 * 8
 }
 
-/// Whether device code has the algorithm for the collective.
+/// Returns whether device code has the algorithm for the collective.
 fn exists(collective: Collective, algorithm: Algorithm) -> bool {
     match algorithm {
         Packets | Push | Levels => true,
@@ -105,8 +105,9 @@ impl Shape {
 ///
 /// Written as `fcollect=push,broadcast=packets:4K/tree`: after the collective's name up to three
 /// algorithms separated by `/`, with ascending sizes; only the last may be without one. `push` is
-/// what is used beyond the last size. Entries that a team cannot use (`packets` where not all
-/// members reach each other by load and store) are skipped for that team.
+/// what is used beyond the last size. Entries that a team cannot use are skipped for that team:
+/// `packets` where not all members reach each other by load and store, and `tree` for `reduce`
+/// where they do.
 ///
 /// ```
 /// use oxshmem::{Collectives, Config};
@@ -160,7 +161,7 @@ impl Collectives {
     }
 }
 
-/// `packets:4K` or `push`.
+/// Parses `packets:4K` or `push`.
 fn step(text: &str) -> Option<Step> {
     let (name, limit) = match text.split_once(':') {
         Some((name, size)) => (name, size.parse::<ByteSize>().ok().filter(|size| size.0 < ANY)?.0),
@@ -195,7 +196,7 @@ fn write_steps(f: &mut impl fmt::Write, steps: &[Step]) -> fmt::Result {
     Ok(())
 }
 
-/// What a team uses; packets are not limited by the workspace yet.
+/// Returns what a team uses; packets are not limited by the workspace yet.
 fn steps(collective: Collective, shape: Shape, overrides: &Collectives) -> Vec<Step> {
     let near = shape.near;
     let given = overrides.0.iter().find(|(known, _)| *known == collective).map(|(_, steps)| &steps[..]);
@@ -205,6 +206,8 @@ fn steps(collective: Collective, shape: Shape, overrides: &Collectives) -> Vec<S
     for (limit, algorithm) in chosen.unwrap_or_default() {
         match algorithm {
             Packets | OneShot if !near => {}
+            // It leaves data in the places of packets, which could look like packets.
+            Tree if near && collective == Collective::Reduce => {}
             Levels if !shape.has_levels(collective) => {}
             _ => steps.push((*limit, *algorithm)),
         }
@@ -216,8 +219,8 @@ fn steps(collective: Collective, shape: Shape, overrides: &Collectives) -> Vec<S
     steps
 }
 
-/// The same for a group of threads, which has the workspace of one block: up to that it sends
-/// packets.
+/// Returns the same for a group of threads, which has the workspace of one block: up to that it
+/// sends packets.
 fn steps_of_block(collective: Collective, shape: Shape, overrides: &Collectives) -> Vec<Step> {
     let mut within: Vec<Step> = Vec::new();
     for (limit, algorithm) in steps(collective, shape, overrides).into_iter().chain([(ANY, Push)]) {
@@ -230,13 +233,13 @@ fn steps_of_block(collective: Collective, shape: Shape, overrides: &Collectives)
     within
 }
 
-/// An entry of a row in device code, which does by push what the host does in levels.
+/// Returns an entry of a row in device code, which does by push what the host does in levels.
 fn choice((up_to_bytes, algorithm): Step) -> Choice {
     let algorithm = if algorithm == Levels { Push } else { algorithm };
     Choice { up_to_bytes, algorithm: algorithm as u32, reserved0: 0 }
 }
 
-/// What a team uses, as `OXSHMEM_COLLECTIVES` would say it.
+/// Returns what a team uses, as `OXSHMEM_COLLECTIVES` would say it.
 pub(crate) fn describe(shape: Shape, overrides: &Collectives) -> String {
     let mut text = String::new();
     for (index, (collective, name)) in NAMES.iter().enumerate() {
@@ -512,6 +515,9 @@ mod tests {
         assert_eq!(row(true, 2, Collective::Reduce), [(8192, packets), (ANY, push), (ANY, push)]);
         assert_eq!(row(false, 2, Collective::Reduce), [(ANY, push); 3]);
         assert_eq!(row(true, 64, Collective::Fcollect)[0], (256, packets));
+        // The tree of reductions is for teams that the network connects.
+        assert!(describe(shape(true, 4), &"reduce=tree".parse().unwrap()).contains("reduce=push"));
+        assert!(describe(shape(false, 4), &"reduce=tree".parse().unwrap()).contains("reduce=tree"));
         let late: Collectives = "reduce=packets:1K/push:64K/packets".parse().unwrap();
         let rows = Chooser::new(shape(true, 2), &late).choices();
         let reduce = rows[Collective::Reduce as usize].map(|entry| (entry.up_to_bytes, entry.algorithm));

@@ -76,7 +76,7 @@ impl Tuning {
         let found = fs::metadata(path).map_err(unreadable)?;
         if !found.is_file() || found.len() > LONGEST {
             let what =
-                if found.is_file() { format!("it has {} bytes", found.len()) } else { "it is no file".to_owned() };
+                if found.is_file() { format!("it has {} bytes", found.len()) } else { "it is not a file".to_owned() };
             let rest = format!("expected a file of at most {LONGEST} bytes that oxshmem-tune has written");
             return Err(wrong(None, format!("{what}; {rest}")));
         }
@@ -206,7 +206,7 @@ impl Tuning {
     }
 }
 
-/// The most that is not above `wanted`, or the least.
+/// Returns the most that is not above `wanted`, or the least.
 fn nearest(all: impl Iterator<Item = usize> + Clone, wanted: usize) -> Option<usize> {
     all.clone().filter(|number| *number <= wanted).max().or_else(|| all.min())
 }
