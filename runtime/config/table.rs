@@ -78,7 +78,7 @@ impl fmt::Debug for Variable {
 }
 
 impl Variable {
-    /// The accepted form and its limits, in words.
+    /// Returns the accepted form and its limits, in words.
     ///
     /// ```
     /// use oxshmem::config::VARIABLES;
@@ -90,7 +90,7 @@ impl Variable {
         (self.form)(self.limits)
     }
 
-    /// The default, written as the variable's value would be; empty when there is none.
+    /// Returns the default, written as the variable's value would be; empty when there is none.
     ///
     /// ```
     /// use oxshmem::config::VARIABLES;
@@ -152,7 +152,7 @@ macro_rules! variables {
         pub struct Config { $($field: Setting<$ty>,)+ }
 
         impl Default for Config {
-            /// Every default of the table, whatever the environment says.
+            /// Returns every default of the table, whatever the environment says.
             fn default() -> Self {
                 Self { $($field: Setting { value: $default, origin: Origin::Default },)+ }
             }
@@ -236,7 +236,7 @@ variables! {
     /// from one rail to another; it takes a second QP for each to peers of other rails, and at most
     /// 8 cards. `auto` pushes where topology says that the cards of all these rails read the PEs'
     /// payloads where they are; where it does not say which is faster, each PE measures that at
-    /// init for at most 2 s, and all push or none does. All PEs need the same. See `hardware.md`.
+    /// init for at most 2 s, and all PEs push, or none. All PEs need the same. See `hardware.md`.
     "OXSHMEM_RAILS" copy rails: Rails = Rails::Auto, Limits::None;
     /// A file that describes the machine in place of sysfs, where that hides how far GPUs and RDMA
     /// devices are from each other, as in virtual machines; `oxshmem-info topology` writes this
@@ -288,7 +288,7 @@ variables! {
     /// What does atomics on memory that this PE's GPU can load and store (its own and that of
     /// load/store peers). `card`: the target's card, so that all atomics on a word are atomic with
     /// each other. `gpu`: the GPU, which is faster; where a card's atomics are not atomic with
-    /// those of GPUs, as no card's are today, a word must then not be a target of both such PEs and
+    /// those of GPUs (no current card's are), a word must then not be a target of both such PEs and
     /// PEs that are reached over the network, and the `cpu` device reports such words. `auto`
     /// chooses `card` for such cards, and `gpu` for the software HCA. See `semantics.md`.
     "OXSHMEM_ATOMICS" copy atomics: Atomics = Atomics::Auto, Limits::None;
@@ -302,18 +302,19 @@ variables! {
     "OXSHMEM_PROXY_RING" copy proxy_ring: u32 = 4096, Limits::PowerOfTwo(64, 65536);
     /// Which puts are staged, that is, copied to memory near the card that sends them before it
     /// reads them. `on` stages puts that are too long for the queue where device code posts
-    /// (`ibgda`), and those of 64K and more where the CPU proxy does (`ibrc`); a size those of that
-    /// many bytes and more, and `off` none. `auto` is `on` where the card is on another NUMA node
-    /// than the GPU, or has to fetch what is pushed from afar (`OXSHMEM_RAILS`), and `off`
-    /// otherwise. See `hardware.md`.
+    /// (`ibgda`), and those of 64K and more where the CPU proxy does (`ibrc`); a size stages puts
+    /// of at least that many bytes, and `off` none. `auto` is `on` where the card is on another
+    /// NUMA node than the GPU, or has to fetch what is pushed from afar (`OXSHMEM_RAILS`), and
+    /// `off` otherwise. See `hardware.md`.
     "OXSHMEM_STAGING" copy staging: Staging = Staging::Auto, Limits::Range(64, GIB);
     /// Bytes of the staging ring of a QP where device code posts (`ibgda`), in 32 slots. A QP whose
     /// card reads payloads where they are has none. `auto` takes 4M, or less (at least 64K) to keep
     /// all rings of a PE within 256 MiB.
     "OXSHMEM_STAGING_RING" copy staging_ring: Choice<ByteSize> = Choice::Auto, Limits::PowerOfTwo(2 * KIB, GIB);
     /// How many teams a PE can be in at the same time, including the four that exist
-    /// forever. Each takes 66 KiB of the heap, and 33 to 35 KiB for each further block of
-    /// `OXSHMEM_COLLECTIVES_SMS`.
+    /// forever. Each takes 66 KiB of the heap, and 33 KiB more for each further block of
+    /// `OXSHMEM_COLLECTIVES_SMS`; each of these blocks, the first included, takes another 32 bytes
+    /// for each PE.
     "OXSHMEM_MAX_TEAMS" copy max_teams: u32 = 32, Limits::Range(4, 256);
     /// Which algorithms collectives use instead of the library's choice. Each of `broadcast`,
     /// `collect`, `fcollect`, `alltoall`, `alltoalls`, `reduce` and `reducescatter` may have up to
@@ -406,8 +407,8 @@ variables! {
     /// each, with the place in the program's source where each was made (for C programs its offset
     /// alone).
     "OXSHMEM_REPORT_LEAKS" copy report_leaks: bool = false, Limits::None;
-    /// When a PE writes to stderr what it waits for, and what its queue pairs, teams and streams
-    /// stand at: at SIGUSR2 (`signal`), unless the program handles that itself; when a wait of the
+    /// When a PE writes to stderr what it waits for, and the state of its queue pairs, teams and
+    /// streams: at SIGUSR2 (`signal`), unless the program handles that itself; when a wait of the
     /// device API or for a kernel reaches its deadline (`deadline`), four times at most; when the
     /// job fails (`abort`). See `troubleshooting.md`.
     "OXSHMEM_DUMP" copy dump: Dumps = Dumps::ALL, Limits::None;

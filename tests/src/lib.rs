@@ -19,6 +19,12 @@ mod pages {
     mod rust_api {}
     #[doc = include_str!("../../docs/getting-started.md")]
     mod getting_started {}
+    #[doc = include_str!("../../docs/cluster.md")]
+    mod cluster {}
+    #[doc = include_str!("../../docs/contexts.md")]
+    mod contexts {}
+    #[doc = include_str!("../../docs/profiling.md")]
+    mod profiling {}
 }
 
 use std::ffi::OsString;
@@ -199,8 +205,8 @@ pub struct Job {
 }
 
 impl Job {
-    /// `npes` PEs that run `case`; `program` is the path of `conformance-pe`. The heap grows in
-    /// chunks of 1 MiB, so that most data crosses chunks.
+    /// Creates a job of `npes` PEs that run `case`; `program` is the path of `conformance-pe`. The
+    /// heap grows in chunks of 1 MiB, so that most data crosses chunks.
     #[must_use]
     pub fn new(program: &str, case: &str, npes: u32) -> Self {
         let mut options = LaunchOptions::new(npes, crate::program(program))
@@ -330,8 +336,8 @@ impl Job {
         }
     }
 
-    /// Like [`passes`](Self::passes), if the device and the transport are there. Shows what PE 0
-    /// printed: a case says there what it left out.
+    /// Does the same as [`passes`](Self::passes), if the device and the transport are there. Shows
+    /// what PE 0 printed: a case says there what it left out.
     pub fn passes_or_is_skipped(&self) {
         if self.is_possible() {
             print!("{}", stdout(&self.passes(), 0));
@@ -370,7 +376,7 @@ pub fn mode_is_logged_once(make: impl Fn(&str, u32) -> Job, mode: &str, text: &s
     assert!(logged.len() == 1 && logged[0].contains(&format!("atomics: {text}")), "{mode}: {lines:?}");
 }
 
-/// Everything that the PEs of a job wrote, and how each ended.
+/// Returns everything that the PEs of a job wrote, and how each ended.
 #[must_use]
 pub fn transcript(outcome: &Outcome) -> String {
     let mut text = String::new();

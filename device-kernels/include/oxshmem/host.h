@@ -47,7 +47,7 @@ typedef enum oxshmem_status {
     OXSHMEM_ERROR_HEAP = 7,            /* the heap is exhausted, calls differ, or memory is not allocated */
     OXSHMEM_ERROR_TRANSPORT = 8,       /* the requested HCA or transport is not available */
     OXSHMEM_ERROR_INTERNAL = 9,        /* an error in this library */
-    OXSHMEM_ERROR_TEAM = 10,           /* not a team; members do not come or disagree; no room for a team */
+    OXSHMEM_ERROR_TEAM = 10,           /* not a team; members are missing or disagree; no room for a team */
     OXSHMEM_ERROR_CONTEXT = 11,        /* not a context; members disagree or cannot create theirs */
 } oxshmem_status;
 
@@ -132,9 +132,9 @@ int oxshmemx_buffer_unregister(void *address);
 int oxshmemx_buffer_unregister_all(void);
 
 /* Makes memory of the program a part of the symmetric heap. Returns where it is there: the same memory at another address, with
- * what is in it. On a GPU it is all of a mapping of memory of cuMemCreate, with a handle that can be exported as a POSIX file
- * descriptor; on the `cpu` device it is whole pages. Collective: every PE registers as many bytes, and an error is returned on
- * all of them. `unregister` takes that address, when all PEs have completed their operations on it. */
+ * what is in it. On a GPU, pass one whole mapping of memory created with cuMemCreate, whose handle can be exported as a POSIX
+ * file descriptor; on the `cpu` device, pass whole pages. Collective: every PE registers as many bytes, and an error is
+ * returned on all of them. `unregister` takes that address, when all PEs have completed their operations on it. */
 void *oxshmemx_buffer_register_symmetric(void *address, size_t bytes);
 int oxshmemx_buffer_unregister_symmetric(void *address);
 
@@ -264,7 +264,7 @@ enum { OXSHMEMX_CTX_THREAD = 0, OXSHMEMX_CTX_WARP = 1, OXSHMEMX_CTX_BLOCK = 2, O
  * rail of the peer's card; an error where the job does not push (OXSHMEM_RAILS). */
 enum { OXSHMEMX_CTX_RAILS_AUTO = 0, OXSHMEMX_CTX_RAILS_DIRECT = 1, OXSHMEMX_CTX_RAILS_PUSH = 2 };
 typedef struct oxshmemx_ctx_config {
-    int count;   /* of contexts, 1 to 65536 */
+    int count;   /* number of contexts, 1 to 65536 */
     int sharing; /* OXSHMEMX_CTX_... */
     int depth;   /* blocks of each send queue: a power of two from 256 to 16384, or 0 for 1024 */
     int card;    /* of all of them, here and at the peers; -1: each card in turn */
@@ -385,7 +385,7 @@ int oxshmem_synchronize(void);
 /* Waits for one stream in the same way. */
 int oxshmemx_stream_synchronize(void *stream);
 
-/* Writes to stderr what this process's PE waits for, and what its queue pairs, teams and streams stand at. SIGUSR2 makes it
+/* Writes to stderr what this process's PE waits for, and the state of its queue pairs, teams and streams. SIGUSR2 makes it
  * write the same. Waits neither for other calls, of which one may be stuck, nor for kernels. */
 void oxshmem_dump(void);
 
