@@ -94,6 +94,18 @@ pub enum DeviceError {
         /// Why, and what to do.
         reason: &'static str,
     },
+    /// Something of another CUDA context than that of the PE's GPU. Nothing was done.
+    #[error(
+        "device `cuda`: {what} belongs to another context (GPU {theirs}) than the PE's (GPU {ours}); use those of Pe::cuda_context"
+    )]
+    OtherContext {
+        /// What the program passes.
+        what: &'static str,
+        /// The ordinal of the GPU of its context.
+        theirs: usize,
+        /// The ordinal of the PE's GPU.
+        ours: i32,
+    },
     /// A launch was refused; nothing of it ran.
     #[error(transparent)]
     Launch(#[from] cpu::LaunchError),

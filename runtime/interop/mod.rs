@@ -8,7 +8,7 @@ mod operand;
 
 use std::sync::Arc;
 
-use context::{context_of, failed, refused};
+use context::{context_of, failed, ordinal_of, refused};
 use cudarc::driver::{CudaContext, CudaModule, CudaStream};
 pub use lent::Lent;
 
@@ -141,7 +141,11 @@ impl Pe {
             let (address, guard) = symbol.view_ptr(&stream);
             drop(guard);
             if context_of(address) != Some(context.cu_ctx()) {
-                return Err("the module belongs to another context than the PE's GPU".to_owned());
+                let theirs = ordinal_of(address).map_or_else(|| "unknown".to_owned(), |ordinal| ordinal.to_string());
+                return Err(format!(
+                    "the module belongs to another context (GPU {theirs}, {bytes} bytes at {address:#x}) than the PE's (GPU {}); load it in Pe::cuda_context",
+                    context.ordinal()
+                ));
             }
             Ok((address, bytes))
         };
