@@ -49,7 +49,7 @@ pub struct SymmetricSlice<T> {
 }
 
 impl<T> SymmetricSlice<T> {
-    /// The whole of an allocation.
+    /// Returns the whole of an allocation.
     pub(crate) fn new(allocation: Arc<Allocation>, len: usize) -> Self {
         let offset = allocation.offset();
         Self { allocation, offset, len, element: PhantomData }
@@ -187,6 +187,19 @@ impl SymmetricSlice<u64> {
 /// # pe.finalize()
 /// # }
 /// ```
+///
+/// A slice is not freed while a view of it is in use:
+///
+/// ```compile_fail,E0505
+/// # fn main() -> oxshmem::Result<()> {
+/// # let pe = oxshmem::init()?;
+/// let numbers = pe.alloc::<f32>(100)?;
+/// let left = numbers.view(..50);
+/// pe.free(numbers)?;
+/// pe.write(left, &[1.5])?;
+/// # pe.finalize()
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct SymmetricView<'a, T> {
     place: Place,
@@ -213,8 +226,8 @@ enum Place {
 }
 
 impl<'a, T> SymmetricView<'a, T> {
-    /// `len` elements at an address of this PE's heap, of the allocation that was found to have
-    /// them.
+    /// Returns `len` elements at an address of this PE's heap, of the allocation that was found to
+    /// have them.
     pub(crate) fn by_address(address: u64, len: usize, found: Result<Arc<Allocation>, AddressProblem>) -> Self {
         let bytes = (len as u64).saturating_mul(size_of::<T>() as u64);
         let aligned = |allocation: Arc<Allocation>| {
@@ -654,9 +667,29 @@ pub(crate) fn bytes_of<T>(elements: usize) -> u64 {
 mod tests {
     use super::*;
 
-    /// A slice of ten words at offset 0x40 of a heap at 0x1000.
+    /// Returns a slice of ten words at offset 0x40 of a heap at 0x1000.
     fn words(pe: PeId) -> SymmetricSlice<u32> {
         SymmetricSlice::new(Arc::new(Allocation::new(pe, 0x1000, 0x40, 40, None)), 10)
+    }
+
+    /// Those of `host.h` are compared with those of device code in `tests/kernels/abi.cu`.
+    #[test]
+    fn comparisons_and_updates_are_numbered_as_in_the_header() {
+        let header = include_str!("../device-kernels/include/oxshmem/host.h");
+        let comparisons = [
+            ("CMP_EQ", Compare::Eq as i32),
+            ("CMP_NE", Compare::Ne as i32),
+            ("CMP_GT", Compare::Gt as i32),
+            ("CMP_LE", Compare::Le as i32),
+            ("CMP_LT", Compare::Lt as i32),
+            ("CMP_GE", Compare::Ge as i32),
+        ];
+        let updates = [("SIGNAL_SET", SignalOp::Set as i32), ("SIGNAL_ADD", SignalOp::Add as i32)];
+        for (name, number) in comparisons.into_iter().chain(updates) {
+            let line = format!("OXSHMEM_{name} = {number}");
+            let after = header.split(&line).nth(1).and_then(|rest| rest.chars().next());
+            assert!(after.is_some_and(|next| !next.is_ascii_digit()), "{line}");
+        }
     }
 
     #[test]

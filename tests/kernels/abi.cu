@@ -2,10 +2,21 @@
 //
 // Layouts as the device's compiler makes them: those of abi.h are asserted, those of the software
 // HCA reported.
+#include <oxshmem/host.h>
 #include <oxshmem/oxshmem.h>
 
 #include "../../device-kernels/kernels/soft_hca.h"
 #include "abi_bindings.h"
+
+// The host API for C passes these numbers on to device code.
+static_assert(static_cast<int>(oxshmem::CMP_EQ) == OXSHMEM_CMP_EQ);
+static_assert(static_cast<int>(oxshmem::CMP_NE) == OXSHMEM_CMP_NE);
+static_assert(static_cast<int>(oxshmem::CMP_GT) == OXSHMEM_CMP_GT);
+static_assert(static_cast<int>(oxshmem::CMP_LE) == OXSHMEM_CMP_LE);
+static_assert(static_cast<int>(oxshmem::CMP_LT) == OXSHMEM_CMP_LT);
+static_assert(static_cast<int>(oxshmem::CMP_GE) == OXSHMEM_CMP_GE);
+static_assert(static_cast<int>(oxshmem::SIGNAL_SET) == OXSHMEM_SIGNAL_SET);
+static_assert(static_cast<int>(oxshmem::SIGNAL_ADD) == OXSHMEM_SIGNAL_ADD);
 
 #define SIZE(type) out[at++] = sizeof(type)
 #define FIELD(type, field) out[at++] = offsetof(type, field)
