@@ -24,7 +24,7 @@ pub struct BuildInfo {
     pub cubins: Vec<u32>,
 }
 
-/// How this library was built.
+/// Returns how this library was built.
 ///
 /// ```
 /// let info = oxshmem::build_info();
@@ -42,8 +42,8 @@ pub fn build_info() -> BuildInfo {
     }
 }
 
-/// What the compiler says of itself at the beginning of PTX: `// Cuda compilation tools, release
-/// 13.0, V13.0.88`.
+/// Returns what the compiler says of itself at the beginning of PTX: `// Cuda compilation tools,
+/// release 13.0, V13.0.88`.
 fn compiler_of(ptx: &str) -> Option<String> {
     let line = ptx.lines().take(16).find_map(|line| line.strip_prefix("// Cuda compilation tools, "))?;
     Some(line.trim().to_owned())

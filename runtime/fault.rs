@@ -82,7 +82,7 @@ pub enum FaultKind {
         pe: i32,
     },
     /// An address that is not a multiple of the operand's size.
-    #[error("{address:#x} on PE {pe} is not aligned to the operand's {bytes} bytes")]
+    #[error("{address:#x} on PE {pe} is not aligned to the operand's {bytes} bytes; pass an aligned address")]
     Unaligned {
         /// The address.
         address: u64,
@@ -330,7 +330,7 @@ impl fmt::Display for Waited<'_> {
             return write!(f, ", waiting at {place} for PE {pe}");
         };
         let variable = if *variables > 1 {
-            format!("of {variables} variables none is what the wait is for; the first, of {bytes} bytes at {place},")
+            format!("none of {variables} variables satisfies the condition; the first, of {bytes} bytes at {place},")
         } else {
             format!("the variable of {bytes} bytes at {place}")
         };
@@ -342,10 +342,7 @@ impl fmt::Display for Waited<'_> {
 }
 
 fn queue(qpn: Option<u32>) -> String {
-    qpn.map_or_else(
-        || "the ring of the CPU proxy, which leads".to_owned(),
-        |qpn| format!("the send queue of QP {qpn:#x}"),
-    )
+    qpn.map_or_else(|| "the CPU proxy's ring".to_owned(), |qpn| format!("the send queue of QP {qpn:#x}"))
 }
 
 /// Why a wait may have had no end.
@@ -396,7 +393,7 @@ impl fmt::Display for OnTeam {
     }
 }
 
-/// What a header of a collective says; see `Call` in `abi.h`.
+/// Returns what a header of a collective says; see `Call` in `abi.h`.
 pub(crate) fn call(header: u64) -> Option<&'static str> {
     Some(match checked::try_cast(low32(header) >> abi::CALL_SHIFT).ok()? {
         Call::None => return None,
@@ -462,7 +459,7 @@ pub(crate) fn operation(op: u32) -> Option<&'static str> {
     })
 }
 
-/// Opcodes and syndromes are named as in rdma-core's mlx5dv.h.
+/// Returns the opcode's name. Opcodes and syndromes are named as in rdma-core's mlx5dv.h.
 fn opcode(opcode: u64) -> String {
     match opcode {
         0x08 => "RDMA WRITE".into(),
@@ -569,7 +566,7 @@ pub(crate) struct Cause {
 }
 
 impl DeviceFault {
-    /// Whether device code ends all waits of the PE when it records this; see `raise` in
+    /// Returns whether device code ends all waits of the PE when it records this; see `raise` in
     /// `detail/error.h`.
     pub(crate) fn ends_waits(&self) -> bool {
         matches!(
@@ -602,7 +599,7 @@ impl DeviceFault {
         }
     }
 
-    /// The QP of a completion error.
+    /// Returns the QP of a completion error.
     pub(crate) fn failed_qp(&self) -> Option<u32> {
         match self.kind {
             FaultKind::Completion { qpn, .. } => Some(qpn),
@@ -610,7 +607,7 @@ impl DeviceFault {
         }
     }
 
-    /// Whether the work request was flushed because one before it had failed.
+    /// Returns whether the work request was flushed because one before it had failed.
     pub(crate) fn is_flushed(&self) -> bool {
         let flushed = syndrome(Syndrome::WrFlush as u32);
         matches!(&self.kind, FaultKind::Completion { syndrome: what, .. } if *what == flushed)
@@ -721,7 +718,7 @@ mod tests {
         assert!(signal.contains("OXSHMEM_TIMEOUT") && !signal.contains("for PE 1") && !signal.contains("0x70001040"));
         let signed = text(&record(1 << 16 | 4 << 8 | 5, 0xffff_fffe, -1i64 as u64, 7));
         assert!(
-            signed.contains("of 7 variables none") && signed.contains("is -2 and has to become at least -1"),
+            signed.contains("none of 7 variables") && signed.contains("is -2 and has to become at least -1"),
             "{signed}"
         );
         // Other waits name the PE that they are for.

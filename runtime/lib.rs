@@ -57,14 +57,15 @@
 //!   [`Pe::synchronize`].
 //!
 //! # Threads and drop
-//! A [`Pe`] is `Send` and not `Sync`: it belongs to one thread at a time, and so does what borrows
-//! it to issue calls, [`OnStream`] and [`Atomic`]. Everything else is `Send` and `Sync`, but
-//! [`CudaGpu`], which has handles of the driver.
+//! A [`Pe`] and a [`Joined`] are `Send` and not `Sync`: each belongs to one thread at a time, and
+//! so does what borrows a [`Pe`] to issue calls, [`OnStream`] and [`Atomic`]. Everything else is
+//! `Send` and `Sync`, except for [`CudaGpu`], which has handles of the driver.
 //!
-//! Dropping a [`Pe`] without [`finalize`](Pe::finalize) leaves the job as a crash would. Dropping
-//! a [`Stream`] that the library created, a [`Module`] or a [`Kernel`] gives it back when its work
-//! has ended. Dropping a [`SymmetricSlice`] or a [`Team`] gives nothing back before finalize,
-//! since that is collective: [`Pe::free`], [`Team::destroy`]. Dropping anything else does nothing.
+//! Dropping a [`Pe`] without [`finalize`](Pe::finalize), or a [`Joined`] without
+//! [`open`](Joined::open), leaves the job as a crash would. Dropping a [`Stream`] that the library
+//! created, a [`Module`] or a [`Kernel`] gives it back when its work has ended. Dropping a
+//! [`SymmetricSlice`] or a [`Team`] gives nothing back before finalize, since that is collective:
+//! [`Pe::free`], [`Team::destroy`]. Dropping anything else does nothing.
 //!
 //! ```
 //! use oxshmem::*;
@@ -73,17 +74,22 @@
 //! shared::<SymmetricSlice<f32>>();
 //! shared::<(SymmetricView<'_, f32>, Strided<'_, f32>, Signal<'_>, SignalUpdate<'_>, RawMemory)>();
 //! shared::<(Stream, Team, TeamUniqueId, Module, Kernel, ModuleSource)>();
+//! shared::<(Contexts, Context, Aggregate, Counters, Trace)>();
 //! shared::<(Config, config::ConfigBuilder, BuildInfo, LaunchConfig)>();
 //! shared::<(launch::LaunchOptions, launch::Outcome, bootstrap::UniqueId)>();
 //! shared::<(Error, DeviceFault, HeapError, TeamError, TransportError, StaleError)>();
 //! shared::<(bootstrap::BootstrapError, config::ConfigError, device::DeviceError)>();
 //!
 //! fn sendable<T: Send>() {}
-//! sendable::<Pe>();
+//! sendable::<(Pe, Joined)>();
 //! ```
 //! ```compile_fail,E0277
 //! fn shared<T: Sync>() {}
 //! shared::<oxshmem::Pe>();
+//! ```
+//! ```compile_fail,E0277
+//! fn shared<T: Sync>() {}
+//! shared::<oxshmem::Joined>();
 //! ```
 //!
 //! `docs/semantics.md` has the details, `docs/environment.md` the variables, `docs/architecture.md`

@@ -105,12 +105,12 @@ pub struct MemoryBytes {
 }
 
 impl MemoryBytes {
-    /// Memory of the device.
+    /// Counts memory of the device.
     pub(crate) fn device(bytes: u64) -> Self {
         Self { device: bytes, host: 0 }
     }
 
-    /// Memory of the host.
+    /// Counts memory of the host.
     pub(crate) fn host(bytes: u64) -> Self {
         Self { device: 0, host: bytes }
     }

@@ -23,8 +23,8 @@ pub(crate) struct Layout {
 pub(crate) struct Offset(pub u64);
 
 impl Layout {
-    /// Room for `count` items of `bytes` bytes, beginning on a line of its own, for a use of this
-    /// kind.
+    /// Reserves room for `count` items of `bytes` bytes, beginning on a line of its own, for a use
+    /// of this kind.
     pub(crate) fn array(&mut self, kind: MemoryKind, count: u64, bytes: u64) -> Offset {
         let offset = self.end.next_multiple_of(LINE_BYTES);
         self.memory.add(MemoryKind::Tables, MemoryBytes::device(offset - self.end));
@@ -60,7 +60,7 @@ enum Place {
 }
 
 impl Slab {
-    /// Zeroed memory for everything in `layout`: of the device, or of the host.
+    /// Allocates zeroed memory for everything in `layout`: of the device, or of the host.
     pub(crate) fn new(device: Arc<dyn Device>, layout: &Layout, on_host: bool) -> Result<Self, DeviceError> {
         let bytes = layout.end.next_multiple_of(device.granularity());
         let place = if on_host {
@@ -99,7 +99,7 @@ impl Slab {
         self.device.as_ref()
     }
 
-    /// The descriptor of the memory, if it is the device's.
+    /// Returns the descriptor of the memory, if it is the device's.
     pub(crate) fn memory(&self) -> Option<BorrowedFd<'_>> {
         match &self.place {
             Place::Device { memory, .. } => Some(memory.as_fd()),
@@ -107,7 +107,7 @@ impl Slab {
         }
     }
 
-    /// The device address of a part.
+    /// Returns the device address of a part.
     pub(crate) fn address(&self, at: Offset) -> u64 {
         self.base() + at.0
     }

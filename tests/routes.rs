@@ -439,7 +439,7 @@ fn rings_that_cannot_be_had_are_named() {
     for words in [
         ": no staging rings of 16G in memory of the GPU of PE ",
         " for mlx5_",
-        " does not lend it: ",
+        " does not share its memory: ",
         "lower OXSHMEM_STAGING_RING",
     ] {
         assert!(shown.contains(words), "no `{words}` in\n{shown}");
@@ -577,7 +577,7 @@ fn a_description_that_is_wrong_ends_the_job_with_its_line() {
     for (machine, words) in [
         (wrong, "line 2: mlx5_0 is at 0000:18:00.0, which no line before describes"),
         (folder.join("missing"), "it cannot be read"),
-        (folder.clone(), "it is no file"),
+        (folder.clone(), "it is not a file"),
     ] {
         // Whatever executes work requests, and for the tools as well.
         for hca in ["auto", "soft"] {

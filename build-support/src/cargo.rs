@@ -33,7 +33,7 @@ pub(crate) struct Cargo {
 }
 
 impl Cargo {
-    /// Read the variables that cargo sets for build scripts.
+    /// Reads the variables that cargo sets for build scripts.
     pub fn from_env() -> Result<Self, Error> {
         let text = |name| std::env::var(name).map_err(|_| Error::NotABuildScript(name));
         Ok(Self {

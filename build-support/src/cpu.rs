@@ -8,7 +8,7 @@ use crate::cargo::Cargo;
 use crate::generate::{self, Unit};
 use crate::step::{self, Step};
 
-/// Directives to cargo: the variables that `cc` takes the toolchain from.
+/// Returns the directives to cargo: the variables that `cc` takes the toolchain from.
 pub(crate) fn directives(cargo: &Cargo) -> Vec<String> {
     let mut lines = Vec::new();
     for name in ["CXX", "CXXFLAGS", "AR", "ARFLAGS"] {
@@ -45,7 +45,7 @@ pub(crate) struct Toolchain {
 }
 
 impl Toolchain {
-    /// Find it.
+    /// Finds the compiler.
     pub fn find(cargo: &Cargo) -> Result<Self, Error> {
         let mut build = cc::Build::new();
         build
@@ -97,7 +97,7 @@ fn objcopy_beside(archiver: &str) -> String {
 }
 
 impl Object {
-    /// Write the translation unit to `dir` and lay out the compiler runs there.
+    /// Writes the translation unit to `dir` and lays out the compiler runs there.
     pub fn prepare(unit: &Unit, dir: &Path, toolchain: &Toolchain) -> Result<Self, Error> {
         let compiler = toolchain.compiler.clone();
         let symbol = unit.symbol();
@@ -154,7 +154,7 @@ impl Object {
         Ok(Self { compile, finish: vec![merge, localise, pack] })
     }
 
-    /// Run the steps that are not up to date.
+    /// Runs the steps that are not up to date.
     pub fn build(&self) -> Result<(), Error> {
         self.compile.run()?;
         self.finish.iter().try_for_each(|step| step.run().map(drop))
@@ -165,7 +165,7 @@ impl Object {
         self.finish.last().map_or(Path::new(""), |step| &step.output)
     }
 
-    /// Files the object was made from, without system headers.
+    /// Returns the files the object was made from, without system headers.
     pub fn dependencies(&self) -> Result<Vec<PathBuf>, Error> {
         self.compile.dependencies()
     }

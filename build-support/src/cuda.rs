@@ -89,7 +89,7 @@ pub(crate) enum Found {
     Nothing,
 }
 
-/// Find the CUDA compiler and check its version.
+/// Finds the CUDA compiler and checks its version.
 pub(crate) fn find(cargo: &Cargo, env: Env<'_>) -> Result<Found, Error> {
     let required = match env("OXSHMEM_CUDA").filter(|value| !value.is_empty()) {
         None => false,
@@ -102,8 +102,8 @@ pub(crate) fn find(cargo: &Cargo, env: Env<'_>) -> Result<Found, Error> {
     choose(candidates(&cargo.manifest_dir, Path::new(USUAL_PLACE), env)?, required)
 }
 
-/// The first compiler that works and is new enough; if there are only others, what is wrong with
-/// the first of them.
+/// Returns the first compiler that works and is new enough; if there are only others, what is wrong
+/// with the first of them.
 fn choose(paths: Vec<PathBuf>, required: bool) -> Result<Found, Error> {
     let mut refused = None;
     for path in paths {
@@ -119,8 +119,8 @@ fn choose(paths: Vec<PathBuf>, required: bool) -> Result<Found, Error> {
     }
 }
 
-/// Every nvcc there is, in the order that the crate's documentation gives. What `NVCC` names is the
-/// only one.
+/// Returns every nvcc there is, in the order that the crate's documentation gives. What `NVCC`
+/// names is the only one.
 fn candidates(manifest_dir: &Path, usual_place: &Path, env: Env<'_>) -> Result<Vec<PathBuf>, Error> {
     let set = |name| env(name).filter(|value| !value.is_empty());
     if let Some(value) = set("NVCC") {
@@ -161,7 +161,7 @@ fn check_version(nvcc: PathBuf) -> Result<Nvcc, Error> {
     Ok(Nvcc { path: nvcc, version, release: found })
 }
 
-/// The release in `Cuda compilation tools, release 13.0, V13.0.88`.
+/// Returns the release in `Cuda compilation tools, release 13.0, V13.0.88`.
 fn parse_release(version: &str) -> Option<(u32, u32)> {
     let (_, rest) = version.split_once("release ")?;
     let (major, rest) = rest.split_once('.')?;
@@ -169,14 +169,14 @@ fn parse_release(version: &str) -> Option<(u32, u32)> {
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// What PTX and cubins depend on besides commands and files: the compiler's version, and the
-/// options it takes from the environment.
+/// Returns what PTX and cubins depend on besides commands and files: the compiler's version, and
+/// the options it takes from the environment.
 pub(crate) fn salt(nvcc: &Nvcc, env: Env<'_>) -> String {
     format!("{}{:?}", nvcc.version, OPTIONS.map(env))
 }
 
-/// Directives to cargo about the search: what to watch, and the line that says that there is no
-/// PTX.
+/// Returns the directives to cargo about the search: what to watch, and the line that says that
+/// there is no PTX.
 pub(crate) fn directives(found: &Found, cargo: &Cargo) -> Vec<String> {
     let mut lines: Vec<String> =
         CHOICE.iter().chain(&OPTIONS).map(|name| format!("rerun-if-env-changed={name}")).collect();
@@ -197,9 +197,9 @@ pub(crate) fn directives(found: &Found, cargo: &Cargo) -> Vec<String> {
     lines
 }
 
-/// Whether this package's build says that there is no PTX. The runtime's does, since every crate
-/// with device code depends on it; others do where cargo hides the runtime's warnings, because it
-/// came from a registry, git or a vendored folder.
+/// Returns whether this package's build says that there is no PTX. The runtime's does, since every
+/// crate with device code depends on it; others do where cargo hides the runtime's warnings,
+/// because it came from a registry, git or a vendored folder.
 fn announces(cargo: &Cargo, this_crate: &Path) -> bool {
     let marks = [".cargo-ok", ".cargo-checksum.json", ".cargo_vcs_info.json"];
     let hidden = this_crate.ancestors().any(|dir| marks.iter().any(|mark| dir.join(mark).is_file()));
@@ -226,7 +226,7 @@ pub(crate) struct Images {
 }
 
 impl Images {
-    /// Write the translation unit to `dir` and lay out the compiler runs there.
+    /// Writes the translation unit to `dir` and lays out the compiler runs there.
     pub fn prepare(unit: &Unit, dir: &Path, nvcc: &Nvcc, salt: &str, effort: Effort) -> Result<Self, Error> {
         let source = dir.join(format!("{}.cuda.cu", unit.name));
         step::write_if_changed(&source, generate::translation_unit(unit).as_bytes())?;
@@ -267,7 +267,7 @@ impl Images {
         Ok(Self { toolkit: toolkit(nvcc), steps: steps.collect() })
     }
 
-    /// One job for each architecture.
+    /// Returns one job for each architecture.
     pub fn jobs(&self) -> impl Iterator<Item = Job<'_>> {
         self.steps.iter().map(|Image { virtual_arch, compile, ptx, assemble }| -> Job<'_> {
             Box::new(move || {
@@ -279,7 +279,8 @@ impl Images {
         })
     }
 
-    /// The results: PTX without duplicates, the cubins, and the usage of all functions in these.
+    /// Returns the results: PTX without duplicates, the cubins, and the usage of all functions in
+    /// these.
     #[allow(clippy::type_complexity, reason = "taken apart where it is called")]
     pub fn collect(&self) -> Result<(Vec<(u32, PathBuf)>, Vec<(u32, PathBuf)>, Vec<FunctionUsage>), Error> {
         let (mut ptx, mut cubins, mut functions) = (Vec::new(), Vec::new(), Vec::new());
@@ -299,7 +300,7 @@ impl Images {
         Ok((ptx, cubins, functions))
     }
 
-    /// Files that the PTX was made from, without the CUDA toolkit's.
+    /// Returns the files that the PTX was made from, without the CUDA toolkit's.
     pub fn dependencies(&self) -> Result<Vec<PathBuf>, Error> {
         let mut paths = Vec::new();
         for Image { compile, .. } in &self.steps {
@@ -311,7 +312,7 @@ impl Images {
         Ok(paths)
     }
 
-    /// What the compilers remarked, without repeating what they say for every architecture.
+    /// Returns what the compilers remarked, without repeating what they say for every architecture.
     pub fn warnings(&self) -> Result<Vec<String>, Error> {
         let mut lines: Vec<String> = Vec::new();
         for Image { compile, assemble, .. } in &self.steps {
@@ -390,7 +391,7 @@ pub(crate) struct FatBinary {
 }
 
 impl FatBinary {
-    /// Write the translation unit to `dir` and lay out the compiler run there.
+    /// Writes the translation unit to `dir` and lays out the compiler run there.
     pub fn prepare(unit: &Unit, dir: &Path, nvcc: &Nvcc, salt: &str, release: bool) -> Result<Self, Error> {
         let source = dir.join(format!("{}.cuda.cu", unit.name));
         step::write_if_changed(&source, generate::translation_unit(unit).as_bytes())?;
@@ -416,24 +417,24 @@ impl FatBinary {
         Ok(Self { toolkit: toolkit(nvcc), step })
     }
 
-    /// The compilation.
+    /// Returns the compilation as a job.
     pub fn job(&self) -> Job<'_> {
         Box::new(|| self.step.run().map(drop))
     }
 
-    /// The file.
+    /// Returns the file.
     pub fn image(&self) -> &Path {
         &self.step.output
     }
 
-    /// Files that it was made from, without the CUDA toolkit's.
+    /// Returns the files that it was made from, without the CUDA toolkit's.
     pub fn dependencies(&self) -> Result<Vec<PathBuf>, Error> {
         let mut paths = self.step.dependencies()?;
         paths.retain(|path| !path.starts_with(&self.toolkit));
         Ok(paths)
     }
 
-    /// What the compiler warned of.
+    /// Returns what the compiler warned of.
     pub fn warnings(&self) -> Result<Vec<String>, Error> {
         let log = self.step.log()?;
         let remarks = log.lines().filter(|line| line.contains("warning"));
@@ -452,7 +453,7 @@ pub(crate) struct Linked {
 }
 
 impl Linked {
-    /// Write the translation unit to `dir` and lay out the runs there.
+    /// Writes the translation unit to `dir` and lays out the runs there.
     pub fn prepare(unit: &Unit, dir: &Path, nvcc: &Nvcc, salt: &str, release: bool) -> Result<Self, Error> {
         let source = dir.join(format!("{}.cuda.cu", unit.name));
         step::write_if_changed(&source, generate::translation_unit(unit).as_bytes())?;
@@ -483,7 +484,7 @@ impl Linked {
         Ok(Self { toolkit: toolkit(nvcc), steps: steps.collect() })
     }
 
-    /// One job for each architecture.
+    /// Returns one job for each architecture.
     pub fn jobs(&self) -> impl Iterator<Item = Job<'_>> {
         self.steps.iter().map(|(_, compile, link)| -> Job<'_> {
             Box::new(move || {
@@ -493,7 +494,7 @@ impl Linked {
         })
     }
 
-    /// What all kernels use.
+    /// Returns what all kernels use.
     pub fn usage(&self) -> Result<Vec<FunctionUsage>, Error> {
         let mut functions = Vec::new();
         for (arch, _, link) in &self.steps {
@@ -502,7 +503,7 @@ impl Linked {
         Ok(functions)
     }
 
-    /// Files that it was made from, without the CUDA toolkit's.
+    /// Returns the files that it was made from, without the CUDA toolkit's.
     pub fn dependencies(&self) -> Result<Vec<PathBuf>, Error> {
         let mut paths = Vec::new();
         for (_, compile, _) in &self.steps {
@@ -513,10 +514,10 @@ impl Linked {
     }
 }
 
-/// What a fat binary holds, as nvcc's `-gencode` takes it: a cubin for each architecture, and PTX
-/// of the newest. (Beside PTX of an older one, nvJitLink 13.0 was seen to refuse the cubin that a
-/// GPU of the same major version can run.) Other than release builds compile for the lowest alone,
-/// as those of modules do.
+/// Returns what a fat binary holds, as nvcc's `-gencode` takes it: a cubin for each architecture,
+/// and PTX of the newest. (Beside PTX of an older one, nvJitLink 13.0 was seen to refuse the cubin
+/// that a GPU of the same major version can run.) Other than release builds compile for the lowest
+/// alone, as those of modules do.
 fn targets(architectures: &[u32], release: bool) -> Vec<String> {
     let made = if release { architectures.len() } else { 1 };
     let code = |(index, arch): (usize, &u32)| {
@@ -530,12 +531,12 @@ fn targets(architectures: &[u32], release: bool) -> Vec<String> {
     architectures.iter().take(made).enumerate().map(code).collect()
 }
 
-/// The folder that nvcc's own headers are named under: as nvcc writes it, `..` included.
+/// Returns the folder that nvcc's own headers are named under: as nvcc writes it, `..` included.
 fn toolkit(nvcc: &Nvcc) -> PathBuf {
     nvcc.path.parent().unwrap_or(Path::new("")).join("..")
 }
 
-/// PTX without its comments and its `.target` line.
+/// Returns PTX without its comments and its `.target` line.
 fn without_target(ptx: &str) -> String {
     let kept = |line: &&str| !line.starts_with("//") && !line.starts_with(".target");
     ptx.lines().filter(kept).collect::<Vec<_>>().join("\n")

@@ -112,7 +112,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// For `map_err`: name the file that an I/O error is about.
+    /// Returns a function for `map_err` that names the file that an I/O error is about.
     pub(crate) fn file(path: &std::path::Path) -> impl FnOnce(std::io::Error) -> Self + use<> {
         let path = path.to_owned();
         move |source| Self::File { path, source }

@@ -42,7 +42,7 @@ impl Unit {
         Ok([self.sources.clone(), files::under(&self.headers)?].concat())
     }
 
-    /// Compiler arguments for include folders and macros.
+    /// Returns the compiler arguments for include folders and macros.
     pub fn preprocessor_args(&self) -> Vec<String> {
         let includes = self.includes.iter().map(|dir| format!("-I{}", dir.display()));
         let defines = self.defines.iter().map(|(name, value)| format!("-D{name}={value}"));

@@ -6,7 +6,9 @@
 //! oxshmem_build::Module::new("kernels").source("kernels/ring.cu").compile();
 //! ```
 //!
-//! and takes the result in with `oxshmem::include_module!(pub KERNELS, "kernels")`.
+//! and declares its kernels with `oxshmem::kernels!`, which names the module (`pub struct Kernels
+//! from "kernels" { ... }`) and checks the arguments of launches. `oxshmem::include_module!(pub
+//! KERNELS, "kernels")` takes the module in without declarations, for `oxshmem::Pe::load`.
 //!
 //! # What a module is
 //!
@@ -142,8 +144,8 @@ pub struct Relocatable {
 }
 
 impl Module {
-    /// Start a module. `name` is what `oxshmem::include_module!` is given: a C identifier, unique
-    /// in the package.
+    /// Starts a module. `name` is what `oxshmem::kernels!` and `oxshmem::include_module!` name it
+    /// by: a C identifier, unique in the package.
     #[must_use]
     pub fn new(name: impl Into<String>) -> Self {
         Self {
@@ -157,14 +159,14 @@ impl Module {
         }
     }
 
-    /// Add a source file, relative to the package's folder.
+    /// Adds a source file, relative to the package's folder.
     #[must_use]
     pub fn source(mut self, path: impl Into<PathBuf>) -> Self {
         self.sources.push(path.into());
         self
     }
 
-    /// Add a folder to search for headers, relative to the package's folder. [`include_dir`] is
+    /// Adds a folder to search for headers, relative to the package's folder. [`include_dir`] is
     /// always searched, after these.
     #[must_use]
     pub fn include(mut self, dir: impl Into<PathBuf>) -> Self {
@@ -172,21 +174,21 @@ impl Module {
         self
     }
 
-    /// Define a preprocessor macro, for the CPU object and for PTX alike.
+    /// Defines a preprocessor macro, for the CPU object and for PTX alike.
     #[must_use]
     pub fn define(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.defines.push((name.into(), value.into()));
         self
     }
 
-    /// Leave PTX out, for code that only the `cpu` device can run.
+    /// Leaves PTX out, for code that only the `cpu` device can run.
     #[must_use]
     pub fn cpu_only(mut self) -> Self {
         self.architectures.clear();
         self
     }
 
-    /// Make PTX for these of [`ARCHITECTURES`] alone, ascending. The module runs on GPUs of the
+    /// Makes PTX for these of [`ARCHITECTURES`] alone, ascending. The module runs on GPUs of the
     /// lowest of them and newer ones. What takes long to compile need not be compiled for each.
     #[must_use]
     pub fn architectures(mut self, architectures: impl Into<Vec<u32>>) -> Self {
@@ -194,7 +196,7 @@ impl Module {
         self
     }
 
-    /// Make cubins in release builds alone, for a module that takes long to assemble. In other
+    /// Makes cubins in release builds alone, for a module that takes long to assemble. In other
     /// builds the driver takes as long when the module is loaded.
     #[must_use]
     pub fn large(mut self) -> Self {
@@ -202,7 +204,7 @@ impl Module {
         self
     }
 
-    /// Report what each function uses in every build, also in those that make no cubins (see the
+    /// Reports what each function uses in every build, also in those that make no cubins (see the
     /// crate's documentation): a test may read `<name>.usage.txt`.
     #[must_use]
     pub fn reports_usage(mut self) -> Self {
@@ -210,13 +212,13 @@ impl Module {
         self
     }
 
-    /// Compile, print cargo's directives, and end the build script with the compiler's own output
-    /// if that fails.
+    /// Compiles, prints cargo's directives, and ends the build script with the compiler's own
+    /// output if that fails.
     pub fn compile(self) -> Artifacts {
         or_exit(self.try_compile())
     }
 
-    /// As [`compile`](Module::compile), but return the error.
+    /// Does the same as [`compile`](Module::compile), but returns the error.
     ///
     /// # Errors
     ///
@@ -229,14 +231,15 @@ impl Module {
         Ok(artifacts)
     }
 
-    /// Compile to relocatable device code alone, which a program links at run time:
+    /// Compiles to relocatable device code alone, which a program links at run time:
     /// `include_bytes!` takes the file in. Any kernel with at least 64 registers a thread can be
     /// linked with it. Ends the build script as [`compile`](Module::compile) does.
     pub fn compile_relocatable(self) -> Relocatable {
         or_exit(self.try_compile_relocatable())
     }
 
-    /// As [`compile_relocatable`](Module::compile_relocatable), but return the error.
+    /// Does the same as [`compile_relocatable`](Module::compile_relocatable), but returns the
+    /// error.
     ///
     /// # Errors
     ///
@@ -249,14 +252,14 @@ impl Module {
         Ok(relocatable)
     }
 
-    /// Compile to relocatable device code, link it, and write `<name>.usage.txt` alone: what the
+    /// Compiles to relocatable device code, links it, and writes `<name>.usage.txt` alone: what the
     /// kernels need where nothing limits their registers. Ends the build script as
     /// [`compile`](Module::compile) does.
     pub fn report_linked(self) -> Vec<FunctionUsage> {
         or_exit(self.try_report_linked())
     }
 
-    /// As [`report_linked`](Module::report_linked), but return the error.
+    /// Does the same as [`report_linked`](Module::report_linked), but returns the error.
     ///
     /// # Errors
     ///
@@ -361,7 +364,7 @@ impl Module {
         })
     }
 
-    /// Compile for the package that `cargo` describes. Returns the directives to print, without
+    /// Compiles for the package that `cargo` describes. Returns the directives to print, without
     /// their `cargo:`.
     fn compile_in(&self, cargo: &Cargo, headers: &Path, env: cuda::Env<'_>) -> Result<(Artifacts, Vec<String>), Error> {
         let unit = self.unit(cargo, headers)?;

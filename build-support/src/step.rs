@@ -88,7 +88,7 @@ impl Step {
         Self { what, command, salt: String::new(), output, inputs: vec![input.to_owned()], depfile: None }
     }
 
-    /// Run, unless the output is there and everything it was made from is unchanged. Returns
+    /// Runs, unless the output is there and everything it was made from is unchanged. Returns
     /// whether it ran.
     pub fn run(&self) -> Result<bool, Error> {
         let stamp = self.side_file("stamp");
@@ -137,8 +137,8 @@ impl Step {
         std::fs::read_to_string(&path).map_err(Error::file(&path))
     }
 
-    /// Every file the output was made from, as known since the last run; system headers are left
-    /// out.
+    /// Returns every file the output was made from, as known since the last run; system headers are
+    /// left out.
     pub fn dependencies(&self) -> Result<Vec<PathBuf>, Error> {
         let mut paths = self.inputs.clone();
         if let Some(depfile) = &self.depfile {
@@ -185,7 +185,7 @@ pub(crate) fn words(command: &Command) -> Vec<String> {
     std::iter::once(command.get_program()).chain(command.get_args()).map(|w| w.to_string_lossy().into_owned()).collect()
 }
 
-/// Write `content` unless the file holds it already: its time then stays as it is.
+/// Writes `content` unless the file holds it already: its time then stays as it is.
 pub(crate) fn write_if_changed(path: &Path, content: &[u8]) -> Result<(), Error> {
     if std::fs::read(path).is_ok_and(|old| old == content) {
         return Ok(());

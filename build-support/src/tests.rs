@@ -34,9 +34,9 @@ impl TempDir {
     }
 }
 
-/// Write a script that can be executed. Another process makes the file, since one that this process
-/// has open for writing would be held open by whatever another test forks at that moment, and
-/// executing it then fails.
+/// Writes a script that can be executed. Another process makes the file, since one that this
+/// process has open for writing would be held open by whatever another test forks at that moment,
+/// and executing it then fails.
 pub(crate) fn program(path: &Path, script: &str) -> PathBuf {
     let text = path.with_extension("text");
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -148,7 +148,7 @@ impl Workspace {
         self.build(module, package, &no_cuda)
     }
 
-    /// Run rustc in the workspace, for the package whose `OUT_DIR` is given.
+    /// Runs rustc in the workspace, for the package whose `OUT_DIR` is given.
     fn rustc(&self, package: &str, arguments: &[&str]) {
         let out_dir = self.dir.path().join(format!("out-{package}"));
         let output = Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()))

@@ -28,7 +28,7 @@ pub struct FunctionUsage {
     pub barriers: u32,
 }
 
-/// Read what `ptxas -v` printed for `arch`. Lines it does not know are passed over.
+/// Reads what `ptxas -v` printed for `arch`. Lines it does not know are passed over.
 ///
 /// The format is that of ptxas 12.8 to 13.0:
 ///
@@ -82,7 +82,7 @@ pub(crate) fn parse(arch: u32, log: &str) -> Vec<FunctionUsage> {
     functions
 }
 
-/// Read what `nvlink -v` printed for `arch`: what each kernel needs together with all functions
+/// Reads what `nvlink -v` printed for `arch`: what each kernel needs together with all functions
 /// that it calls. Spills are not known here.
 ///
 /// The format is that of nvlink 12.8 to 13.0:
@@ -121,7 +121,7 @@ fn amount(list: &str, unit: &str) -> Option<u32> {
     item.split_whitespace().find_map(|word| word.parse().ok())
 }
 
-/// Write the figures as a table, one line for each function and architecture.
+/// Writes the figures as a table, one line for each function and architecture.
 pub(crate) fn write_report(path: &Path, usage: &[FunctionUsage]) -> Result<(), Error> {
     let mut text = String::from("# arch  registers  stack  spill-stores  spill-loads  shared  barriers  function\n");
     for function in usage {

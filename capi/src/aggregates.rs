@@ -37,7 +37,7 @@ unsafe fn options_of(config: *const RawConfig) -> Result<AggregateOptions, Failu
     }
     if config.age_us != -1 {
         let age = u64::try_from(config.age_us);
-        let refuse = |_| Failure::invalid(format!("an age of {} us; it is at least 0, or -1 for 200", config.age_us));
+        let refuse = |_| Failure::invalid(format!("age_us is {}; it is at least 0, or -1 for 200", config.age_us));
         options = options.age(Duration::from_micros(age.map_err(refuse)?));
     }
     Ok(options)

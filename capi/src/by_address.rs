@@ -54,7 +54,7 @@ unsafe fn strided(
     })
 }
 
-/// `symmetric` and `local`: address and stride.
+/// Transfers `n` elements; `symmetric` and `local` are an address and a stride.
 fn transfer(
     own: &Pe,
     direction: Direction,
@@ -158,7 +158,7 @@ unsafe extern "C" fn oxshmemx_put_word_on_stream(
     })
 }
 
-/// The numbers of `oxshmem_atomic_op`, on words of one type.
+/// Does the atomic with this number in `oxshmem_atomic_op`, on a word of one type.
 fn atomic<T: BitwiseValue>(
     own: &Pe,
     target: *mut c_void,
@@ -178,7 +178,7 @@ fn atomic<T: BitwiseValue>(
         6 => word.fetch_xor(operand),
         other => {
             return Err(Failure::invalid(format!(
-                "atomic {other} is none of OXSHMEM_ATOMIC_FETCH (0) to OXSHMEM_ATOMIC_FETCH_XOR (6)"
+                "atomic {other} is invalid; use OXSHMEM_ATOMIC_FETCH (0) to OXSHMEM_ATOMIC_FETCH_XOR (6)"
             )));
         }
     };

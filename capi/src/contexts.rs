@@ -90,7 +90,7 @@ unsafe extern "C" fn oxshmemx_team_create_ctxs(team: i32, config: *const RawConf
             3 => Sharing::Device,
             other => {
                 return Err(Failure::invalid(format!(
-                    "sharing {other} is none of OXSHMEMX_CTX_THREAD (0) to OXSHMEMX_CTX_DEVICE (3)"
+                    "sharing {other} is invalid; use OXSHMEMX_CTX_THREAD (0) to OXSHMEMX_CTX_DEVICE (3)"
                 )));
             }
         };
@@ -100,7 +100,7 @@ unsafe extern "C" fn oxshmemx_team_create_ctxs(team: i32, config: *const RawConf
             2 => Rails::Push,
             other => {
                 return Err(Failure::invalid(format!(
-                    "rails {other} is none of OXSHMEMX_CTX_RAILS_AUTO (0), _DIRECT (1) and _PUSH (2)"
+                    "rails {other} is invalid; use OXSHMEMX_CTX_RAILS_AUTO (0), _DIRECT (1) or _PUSH (2)"
                 )));
             }
         };

@@ -37,7 +37,7 @@ thread_local! {
     static LAST: RefCell<CString> = RefCell::new(CString::default());
 }
 
-/// Text of the last call of this thread that failed.
+/// Returns the text of the last call of this thread that failed.
 pub(crate) fn last() -> *const c_char {
     // A thread that is ending has no text any more.
     LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())

@@ -73,7 +73,7 @@ fn open() -> Result<(), Failure> {
     }
 }
 
-/// The PE is gone.
+/// Forgets a PE that is gone.
 fn forget() {
     for value in [&MY_PE, &N_PES, &NODE_MY_PE, &NODE_N_PES, &GPU] {
         value.store(-1, Ordering::Release);

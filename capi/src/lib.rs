@@ -37,12 +37,12 @@ fn answer<T>(failed: impl FnOnce(Status) -> T, call: impl FnOnce() -> Result<T, 
     failed(failure.keep())
 }
 
-/// [`answer`] for functions that return a status.
+/// Does the same as [`answer`] for functions that return a status.
 fn status(call: impl FnOnce() -> Result<(), Failure>) -> c_int {
     answer(|status| status as c_int, || call().map(|()| Status::Success as c_int))
 }
 
-/// [`status`] for functions that need a PE.
+/// Does the same as [`status`] for functions that need a PE.
 fn with_pe(call: impl FnOnce(&Pe) -> Result<(), Failure>) -> c_int {
     status(|| call(pe().as_ref().ok_or_else(Failure::no_pe)?))
 }
@@ -64,7 +64,7 @@ fn signal_op(op: c_int) -> Result<SignalOp, Failure> {
 fn compare(cmp: c_int) -> Result<Compare, Failure> {
     let known = [Compare::Eq, Compare::Ne, Compare::Gt, Compare::Le, Compare::Lt, Compare::Ge];
     known.into_iter().find(|known| *known as c_int == cmp).ok_or_else(|| {
-        Failure::invalid(format!("comparison {cmp} is none of OXSHMEM_CMP_EQ (0) to OXSHMEM_CMP_GE (5)"))
+        Failure::invalid(format!("comparison {cmp} is invalid; use OXSHMEM_CMP_EQ (0) to OXSHMEM_CMP_GE (5)"))
     })
 }
 
@@ -75,6 +75,8 @@ fn not_null<T>(what: &str, address: *const T, bytes: usize) -> Result<(), Failur
     Ok(())
 }
 
+/// Returns the stream of the program.
+///
 /// # Safety
 /// What host.h says of streams.
 unsafe fn on_stream(own: &Pe, stream: *mut c_void) -> Result<Stream, Failure> {
@@ -82,7 +84,7 @@ unsafe fn on_stream(own: &Pe, stream: *mut c_void) -> Result<Stream, Failure> {
     Ok(unsafe { own.stream_from_raw(stream) }?)
 }
 
-/// A job has at most [`api::config::MAX_NPES`] PEs.
+/// Converts the number. A job has at most [`api::config::MAX_NPES`] PEs.
 fn int(number: usize) -> c_int {
     c_int::try_from(number).unwrap_or(c_int::MAX)
 }
@@ -139,7 +141,7 @@ unsafe extern "C" fn oxshmem_memory(kind: c_int, device_bytes: *mut u64, host_by
     with_pe(|own| {
         let known = MemoryKind::ALL.into_iter().find(|known| *known as c_int == kind).ok_or_else(|| {
             Failure::invalid(format!(
-                "memory kind {kind} is none of OXSHMEM_MEMORY_HEAP (0) to OXSHMEM_MEMORY_PROFILE ({})",
+                "memory kind {kind} is invalid; use OXSHMEM_MEMORY_HEAP (0) to OXSHMEM_MEMORY_PROFILE ({})",
                 MemoryKind::ALL.len() - 1
             ))
         })?;

@@ -136,7 +136,7 @@ unsafe extern "C" fn oxshmem_team_algorithms(team: i32, text: *mut c_char, bytes
     })
 }
 
-/// Both sides of a collective, as long as it needs them.
+/// Returns both sides of a collective, as long as it needs them.
 fn sides<T>(
     own: &Pe,
     (dst, dst_len): (*mut c_void, usize),
@@ -145,7 +145,7 @@ fn sides<T>(
     (own.view_at(dst as u64, dst_len), own.view_at(src as u64, src_len))
 }
 
-/// Elements of `n` for each member.
+/// Returns the number of elements, `n` for each member.
 fn total(team: &Team, n: usize) -> usize {
     n.saturating_mul(team.n_pes())
 }
@@ -163,7 +163,7 @@ macro_rules! on {
 fn reduce_op(op: c_int) -> Result<ReduceOp, Failure> {
     use ReduceOp::{And, Max, Min, Or, Prod, Sum, Xor};
     [And, Or, Xor, Min, Max, Sum, Prod].into_iter().find(|known| *known as c_int == op).ok_or_else(|| {
-        Failure::invalid(format!("operator {op} is none of OXSHMEM_REDUCE_AND (0) to OXSHMEM_REDUCE_PROD (6)"))
+        Failure::invalid(format!("operator {op} is invalid; use OXSHMEM_REDUCE_AND (0) to OXSHMEM_REDUCE_PROD (6)"))
     })
 }
 
@@ -191,14 +191,14 @@ fn reduce<T: Reducible>(call: &Reduction<'_>) -> Result<(), Failure> {
     }?)
 }
 
-/// [`reduce`] with the element type of this number.
+/// Does the same as [`reduce`] with the element type of this number.
 fn reduce_of(call: &Reduction<'_>, element: c_int) -> Result<(), Failure> {
     macro_rules! by_number {
         ($($name:ident = $type:ty),* $(,)?) => {
             match element {
                 $(number if number == Type::$name as c_int => reduce::<$type>(call),)*
                 other => Err(Failure::invalid(format!(
-                    "type {other} is none of OXSHMEM_TYPE_INT8 (0) to OXSHMEM_TYPE_BFLOAT16 (13)"
+                    "type {other} is invalid; use OXSHMEM_TYPE_INT8 (0) to OXSHMEM_TYPE_BFLOAT16 (13)"
                 ))),
             }
         };

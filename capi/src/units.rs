@@ -64,7 +64,7 @@ pub(crate) fn install(pe: &Pe) -> Result<(), Failure> {
     units().iter_mut().try_for_each(|unit| fill(pe, unit))
 }
 
-/// The PE is gone.
+/// Forgets the units of a PE that is gone.
 pub(crate) fn forget() {
     units().iter_mut().for_each(|unit| unit.filled = false);
 }

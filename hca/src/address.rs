@@ -97,7 +97,7 @@ impl QpAddress {
         bytes
     }
 
-    /// From the encoded form.
+    /// Decodes the encoded form.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         let wrong = |detail: String| Error::protocol("QP address of a peer", detail);
         let bytes: &[u8; Self::BYTES] =

@@ -33,8 +33,8 @@ pub struct BlueFlame {
 unsafe impl Send for BlueFlame {}
 
 impl BlueFlame {
-    /// `register` names [`REGISTER_BYTES`] that stay mapped while this is used, are 0 now, and are
-    /// otherwise stored to by doorbells alone.
+    /// Wraps `register`, which names [`REGISTER_BYTES`] that stay mapped while this is used, are 0
+    /// now, and are otherwise stored to by doorbells alone.
     pub(crate) fn new(register: *mut u64) -> Self {
         Self { register, tag: 0 }
     }

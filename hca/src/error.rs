@@ -58,28 +58,28 @@ pub enum Error {
 }
 
 impl Error {
-    /// An error of the operating system.
+    /// Returns an error of the operating system.
     pub(crate) fn os(what: impl Into<String>, source: impl Into<std::io::Error>) -> Self {
         oxshmem_system::Error::os(what, source).into()
     }
 
-    /// A thread that the operating system did not start.
+    /// Returns the error of a thread that the operating system did not start.
     pub(crate) fn thread(which: &str, source: std::io::Error) -> Self {
         let remedy = "raise the limit of threads (ulimit -u, or pids.max of the control group)";
         Self::os(format!("start {which}; {remedy}"), source)
     }
 
-    /// A wrong argument.
+    /// Returns the error of a wrong argument.
     pub(crate) fn argument(name: &'static str, value: impl ToString, rule: impl Into<String>) -> Self {
         oxshmem_system::Error::argument(name, value, rule).into()
     }
 
-    /// A peer that did not answer in time.
+    /// Returns the error of a peer that did not answer in time.
     pub(crate) fn timeout(what: impl Into<String>, limit: Duration) -> Self {
         oxshmem_system::Error::Timeout { what: what.into(), limit }.into()
     }
 
-    /// Bytes from a peer that are not what they should be.
+    /// Returns the error of bytes from a peer that are not what they should be.
     pub(crate) fn protocol(what: impl Into<String>, detail: impl Into<String>) -> Self {
         oxshmem_system::Error::Protocol { what: what.into(), detail: detail.into() }.into()
     }

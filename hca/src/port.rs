@@ -9,15 +9,16 @@ use std::str::FromStr;
 pub struct Gid(pub [u8; 16]);
 
 impl Gid {
-    /// Upper and lower half as integers.
+    /// Returns the upper and the lower half as integers.
     pub fn halves(self) -> (u64, u64) {
         let (halves, _) = self.0.as_chunks::<8>();
         (u64::from_be_bytes(halves[0]), u64::from_be_bytes(halves[1]))
     }
 
-    /// In InfiniBand subnets that a router joins: the LID to which other subnets send packets for
-    /// this GID. The upper half of such GIDs is 32 bits `fec00000`, the FLID, and the subnet's
-    /// number (as NCCL's `src/transport/net_ib.cc` and UCX's `src/uct/ib/base/ib_iface.c` have it).
+    /// Returns, in InfiniBand subnets that a router joins, the LID to which other subnets send
+    /// packets for this GID. The upper half of such GIDs is 32 bits `fec00000`, the FLID, and the
+    /// subnet's number (as NCCL's `src/transport/net_ib.cc` and UCX's `src/uct/ib/base/ib_iface.c`
+    /// have it).
     pub fn flid(self) -> Option<u16> {
         let prefix = self.halves().0;
         let flid = low16(prefix >> 16);

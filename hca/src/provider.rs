@@ -62,7 +62,8 @@ pub struct HcaInfo {
 }
 
 impl HcaInfo {
-    /// What is common to the addresses of all QPs on the port, with 0 in the place of a QP number.
+    /// Returns what is common to the addresses of all QPs on the port, with 0 in the place of a QP
+    /// number.
     pub fn address(&self) -> QpAddress {
         let PortInfo { gid, lid, pkey, mtu, link_layer, .. } = self.port;
         QpAddress { qpn: 0, gid, lid, pkey, mac: self.mac, mtu, link_layer }
@@ -108,9 +109,9 @@ unsafe impl Sync for UarPage {}
 
 /// A device whose memory a card can be given as a dma-buf.
 pub trait DeviceMemory: fmt::Debug {
-    /// A dma-buf of `len` bytes from `addr`, both multiples of the page size; why not, otherwise.
-    /// With `pcie` its addresses are those of the PCIe BAR even where the device has another way to
-    /// the CPU.
+    /// Returns a dma-buf of `len` bytes from `addr`, both multiples of the page size, or the reason
+    /// why there is none. With `pcie` its addresses are those of the PCIe BAR even where the device
+    /// has another way to the CPU.
     fn dma_buf(&self, addr: u64, len: usize, pcie: bool) -> std::result::Result<OwnedFd, String>;
 }
 
@@ -172,14 +173,14 @@ impl Access {
     /// Reads and writes by this process only.
     pub const LOCAL: Self = Self { local_write: true, remote_read: false, remote_write: false, remote_atomic: false };
 
-    /// Whether peers have any right.
+    /// Returns whether peers have any right.
     pub const fn is_remote(self) -> bool {
         self.remote_read || self.remote_write || self.remote_atomic
     }
 }
 
 impl UmemSource<'_> {
-    /// Where the memory is, and its length in bytes.
+    /// Returns where the memory is, and its length in bytes.
     pub fn range(&self) -> (*mut u8, usize) {
         match *self {
             UmemSource::Fd { addr, len, .. }
@@ -272,16 +273,16 @@ pub struct QpFailure {
 
 /// An HCA. Every call may block for a short while; none blocks forever.
 pub trait Provider: Send + Sync + fmt::Debug {
-    /// What it is and how it is addressed.
+    /// Returns what it is and how it is addressed.
     fn info(&self) -> &HcaInfo;
 
-    /// Allocate a page of doorbell registers, of the kind that is best for what rings.
+    /// Allocates a page of doorbell registers, of the kind that is best for what rings.
     fn alloc_uar(&self, rung: Rung) -> Result<UarPage>;
 
-    /// Free a page. Fails while a QP uses it.
+    /// Frees a page. Fails while a QP uses it.
     fn free_uar(&self, page_id: u32) -> Result<()>;
 
-    /// Register memory; returns the umem id that commands take.
+    /// Registers memory; returns the umem id that commands take.
     ///
     /// # Safety
     /// The memory must stay mapped at its address, readable and (if `access.local_write`) writable,
@@ -289,38 +290,38 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// references meanwhile: the HCA and peers change it at any time.
     unsafe fn reg_umem(&self, source: UmemSource<'_>, access: Access) -> Result<u32>;
 
-    /// Forget memory. Fails while a key or a queue uses it.
+    /// Forgets memory. Fails while a key or a queue uses it.
     fn dereg_umem(&self, umem_id: u32) -> Result<()>;
 
-    /// Register memory for work requests of QPs in protection domain `pdn`, where the HCA does that
-    /// without commands; work requests name its first byte `iova`. `None` where it does not: then
-    /// it is done by [`reg_umem`](Self::reg_umem) and CREATE_MKEY.
+    /// Registers memory for work requests of QPs in protection domain `pdn`, where the HCA does
+    /// that without commands; work requests name its first byte `iova`. `None` where it does not:
+    /// then it is done by [`reg_umem`](Self::reg_umem) and CREATE_MKEY.
     ///
     /// # Safety
     /// The conditions of [`reg_umem`](Self::reg_umem), until [`dereg_key`](Self::dereg_key) has
     /// succeeded.
     unsafe fn reg_key(&self, pdn: u32, source: UmemSource<'_>, iova: u64, access: Access) -> Result<Option<MemoryKey>>;
 
-    /// Forget what [`reg_key`](Self::reg_key) registered.
+    /// Forgets what [`reg_key`](Self::reg_key) registered.
     fn dereg_key(&self, id: u64) -> Result<()>;
 
-    /// The MAC address that packets to `peer` go to on Ethernet: the peer's, or that of a router on
-    /// the way.
+    /// Returns the MAC address that packets to `peer` go to on Ethernet: the peer's, or that of a
+    /// router on the way.
     fn next_hop(&self, peer: &QpAddress, attributes: &QpAttributes) -> Result<[u8; 6]>;
 
-    /// Execute a command that creates an object.
+    /// Executes a command that creates an object.
     fn obj_create(&self, input: &[u8], output: &mut [u8]) -> Result<ObjectHandle>;
 
-    /// Execute a command that changes `object`.
+    /// Executes a command that changes `object`.
     fn obj_modify(&self, object: ObjectHandle, input: &[u8], output: &mut [u8]) -> Result<()>;
 
-    /// Execute a command that reads `object`'s state.
+    /// Executes a command that reads `object`'s state.
     fn obj_query(&self, object: ObjectHandle, input: &[u8], output: &mut [u8]) -> Result<()>;
 
-    /// Destroy an object. Fails while others use it.
+    /// Destroys an object. Fails while others use it.
     fn obj_destroy(&self, object: ObjectHandle) -> Result<()>;
 
-    /// Execute a command that concerns no object, such as QUERY_HCA_CAP.
+    /// Executes a command that concerns no object, such as QUERY_HCA_CAP.
     fn general_cmd(&self, input: &[u8], output: &mut [u8]) -> Result<()>;
 
     /// Makes ready, for each pair of a connected QP of this HCA and a key of its peer, what the
@@ -328,43 +329,43 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// do. Call it while no kernel waits for the network: mapping memory may wait for kernels.
     fn prepare(&self, uses: &[(u32, u32)]) -> Result<()>;
 
-    /// What it has done, where that is counted.
+    /// Returns what it has done, where that is counted.
     fn counters(&self) -> Option<Counters>;
 
-    /// What a QP has done, where that is counted by QP: its doorbells, its work requests and what
-    /// came of them.
+    /// Returns what a QP has done, where that is counted by QP: its doorbells, its work requests
+    /// and what came of them.
     fn qp_counters(&self, _qpn: u32) -> Option<Counters> {
         None
     }
 
-    /// Bytes of memory that it has allocated for itself: of the accelerator, and of the host. Zeros
-    /// of a card, whose driver does that.
+    /// Returns the bytes of memory that it has allocated for itself, of the accelerator and of the
+    /// host; zeros of a card, whose driver does that.
     fn memory(&self) -> (u64, u64) {
         (0, 0)
     }
 
-    /// What failed first on a QP, where that is kept. A collapsed CQ may show a flushed WQE
+    /// Returns what failed first on a QP, where that is kept. A collapsed CQ may show a flushed WQE
     /// instead, whose CQE came later.
     fn first_failure(&self, qpn: u32) -> Option<QpFailure>;
 
-    /// What ended requests, and how often each, since this was last called, where the HCA counts
-    /// that over all QPs: what failed first on a QP whose collapsed CQ shows a request that was
-    /// flushed later.
+    /// Returns what ended requests, and how often each, since this was last called, where the HCA
+    /// counts that over all QPs: what failed first on a QP whose collapsed CQ shows a request that
+    /// was flushed later.
     fn error_counts(&self) -> Vec<(Syndrome, u32)> {
         Vec::new()
     }
 
-    /// What else can be done with a doorbell register than storing a doorbell, if anything. Ask
-    /// once for each register.
+    /// Returns what else can be done with a doorbell register than storing a doorbell, if anything.
+    /// Ask once for each register.
     fn blueflame(&self, register: *mut u64) -> Option<BlueFlame> {
         let _ = register;
         None
     }
 
-    /// What was tried in which way, in order; each different outcome once.
+    /// Returns what was tried in which way, in order; each different outcome once.
     fn attempts(&self) -> Vec<Attempt>;
 
-    /// Why the HCA is gone for good, if it is: removed, or failed as a whole.
+    /// Returns why the HCA is gone for good, if it is: removed, or failed as a whole.
     fn dead(&self) -> Option<String>;
 
     /// Calls `hook` once, from another thread, when the HCA is found to be gone, if it tells; at

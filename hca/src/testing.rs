@@ -37,12 +37,12 @@ impl SharedMemory {
         Ok(Self { fd, mapping })
     }
 
-    /// Its file.
+    /// Returns its file.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
-    /// Where it is mapped.
+    /// Returns where it is mapped.
     pub fn base(&self) -> *mut u8 {
         self.mapping.as_mut_ptr()
     }
@@ -65,27 +65,27 @@ impl SharedMemory {
         self.base().wrapping_add(offset)
     }
 
-    /// The 8-byte word at `offset`.
+    /// Returns the 8-byte word at `offset`.
     pub fn word(&self, offset: usize) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8), "offset {offset} is not aligned to 8");
         // SAFETY: in bounds, aligned, and shared memory is only accessed by atomics and raw copies.
         unsafe { AtomicU64::from_ptr(self.at(offset, 8).cast()) }
     }
 
-    /// The 4-byte word at `offset`.
+    /// Returns the 4-byte word at `offset`.
     pub fn half_word(&self, offset: usize) -> &AtomicU32 {
         assert!(offset.is_multiple_of(4), "offset {offset} is not aligned to 4");
         // SAFETY: as in `word`.
         unsafe { AtomicU32::from_ptr(self.at(offset, 4).cast()) }
     }
 
-    /// Copy bytes in.
+    /// Copies bytes in.
     pub fn write(&self, offset: usize, bytes: &[u8]) {
         // SAFETY: in bounds; the source is private.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.at(offset, bytes.len()), bytes.len()) };
     }
 
-    /// Copy bytes out.
+    /// Copies bytes out.
     pub fn read(&self, offset: usize, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         // SAFETY: in bounds; the destination is private.
@@ -115,7 +115,7 @@ impl EndpointAddress {
         bytes
     }
 
-    /// From bytes.
+    /// Decodes the bytes.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         let (qp, rkey) = bytes.split_at(QpAddress::BYTES.min(bytes.len()));
         let rkey = rkey.try_into().map_err(|_| Error::argument("bytes", bytes.len(), "not an endpoint's address"))?;
@@ -198,12 +198,12 @@ const CQ_DBR: usize = 64;
 const CQ_AT: usize = 4096;
 
 impl Endpoint {
-    /// Make one with a protection domain and a doorbell page of its own.
+    /// Makes one with a protection domain and a doorbell page of its own.
     pub fn new(provider: &Arc<dyn Provider>, options: EndpointOptions) -> Result<Self> {
         Self::in_pd(&Pd::alloc(provider)?, options)
     }
 
-    /// Make one in a given protection domain.
+    /// Makes one in a given protection domain.
     pub fn in_pd(pd: &Arc<Pd>, options: EndpointOptions) -> Result<Self> {
         let provider = pd.provider();
         let sq_at = CQ_AT + (cqe::LEN << options.log_cq_size);
@@ -270,27 +270,28 @@ impl Endpoint {
         })
     }
 
-    /// What the peer must know.
+    /// Returns what the peer must know.
     pub fn address(&self) -> EndpointAddress {
         EndpointAddress { qp: self.qp.address(), rkey: self.key.rkey() }
     }
 
-    /// Connect to the peer.
+    /// Connects to the peer.
     pub fn connect(&self, peer: &EndpointAddress, attributes: &QpAttributes) -> Result<()> {
         self.qp.connect(&peer.qp, attributes)
     }
 
-    /// Offset of the send queue in the slab.
+    /// Returns the offset of the send queue in the slab.
     fn sq_at(&self) -> usize {
         CQ_AT + (cqe::LEN << self.options.log_cq_size)
     }
 
-    /// A data segment over this PE's heap, `offset` bytes from where its key starts.
+    /// Returns a data segment over this PE's heap, `offset` bytes from where its key starts.
     pub fn local(&self, offset: u64, len: u32) -> data::Repr {
         data::Repr { byte_count: len, lkey: self.key.lkey(), addr: HEAP_START + offset }
     }
 
-    /// A remote address segment over a peer's heap, `offset` bytes from where its key starts.
+    /// Returns a remote address segment over a peer's heap, `offset` bytes from where its key
+    /// starts.
     pub fn remote(peer: &EndpointAddress, offset: u64) -> raddr::Repr {
         raddr::Repr { raddr: HEAP_START + offset, rkey: peer.rkey }
     }
@@ -300,8 +301,8 @@ impl Endpoint {
         self.posted
     }
 
-    /// Write a WQE into the queue, without ringing. Returns the index of its first block. It is the
-    /// caller's business not to overrun the queue.
+    /// Writes a WQE into the queue, without ringing. Returns the index of its first block. It is
+    /// the caller's business not to overrun the queue.
     pub fn post(&mut self, op: Op<'_>, signaled: bool) -> u64 {
         let wqe = Wqe::new(self.qp.qpn(), self.posted as u16, signaled, op);
         let mut bytes = [0; MAX_WQE_BYTES];
@@ -309,7 +310,7 @@ impl Endpoint {
         self.post_raw(&bytes[..blocks * BLOCK_BYTES])
     }
 
-    /// Write the bytes of a WQE into the queue, whatever they are.
+    /// Writes the bytes of a WQE into the queue, whatever they are.
     pub fn post_raw(&mut self, bytes: &[u8]) -> u64 {
         let index = self.posted;
         for (i, block) in bytes.chunks(BLOCK_BYTES).enumerate() {
@@ -320,7 +321,7 @@ impl Endpoint {
         index
     }
 
-    /// Publish all that was posted: the doorbell record, if the QP has one, then the doorbell.
+    /// Publishes all that was posted: the doorbell record, if the QP has one, then the doorbell.
     pub fn ring(&self) {
         if self.options.send_dbr_mode == SendDbrMode::DbrValid {
             self.write_doorbell_record();
@@ -328,24 +329,24 @@ impl Endpoint {
         self.ring_register(doorbell::Repr::producer(self.posted as u16, self.qp.qpn()));
     }
 
-    /// Write the doorbell record only.
+    /// Writes the doorbell record only.
     pub fn write_doorbell_record(&self) {
         self.set_doorbell_record(u32::from(self.posted as u16));
     }
 
-    /// Write any value to the doorbell record.
+    /// Writes any value to the doorbell record.
     pub fn set_doorbell_record(&self, value: u32) {
         self.slab.half_word(QP_DBR + dbr::SEND_OFFSET).store(value.to_be(), Ordering::Release);
     }
 
-    /// Write any value to the doorbell register.
+    /// Writes any value to the doorbell register.
     pub fn ring_register(&self, value: doorbell::Repr) {
         // SAFETY: the register is 8 bytes in the UAR page that the endpoint keeps, aligned.
         unsafe { AtomicU64::from_ptr(self.doorbell) }.store(value.to_register(), Ordering::Release);
         doorbell_rung();
     }
 
-    /// Empty the queue on the host's side, after the QP was reset: indices start at 0 again, the
+    /// Empties the queue on the host's side, after the QP was reset: indices start at 0 again, the
     /// doorbell record is 0.
     pub fn restart(&mut self) {
         self.posted = 0;
@@ -353,7 +354,7 @@ impl Endpoint {
         self.slab.write(CQ_AT, &vec![cqe::INITIAL_BYTE; cqe::LEN << self.options.log_cq_size]);
     }
 
-    /// Post one WQE with a CQE, and ring.
+    /// Posts one WQE with a CQE, and rings.
     pub fn post_and_ring(&mut self, op: Op<'_>) -> u64 {
         let index = self.post(op, true);
         self.ring();
@@ -373,12 +374,12 @@ impl Endpoint {
         bytes
     }
 
-    /// What the collapsed CQE says; `None` before the first completion.
+    /// Returns what the collapsed CQE says; `None` before the first completion.
     pub fn cqe(&self) -> Option<cqe::Repr> {
         cqe::Repr::parse(&cqe::Segment::new_unchecked(self.entry(0))).ok().flatten()
     }
 
-    /// The next CQE of a CQ that is not collapsed.
+    /// Takes the next CQE of a CQ that is not collapsed.
     pub fn poll(&mut self) -> Option<cqe::Repr> {
         let slot = self.consumed & ((1 << self.options.log_cq_size) - 1);
         let lap = self.consumed >> self.options.log_cq_size & 1 != 0;
@@ -391,7 +392,7 @@ impl Endpoint {
         Some(repr)
     }
 
-    /// Wait for the completion of the WQE at `index` on the collapsed CQ, at most `limit`. `step`
+    /// Waits for the completion of the WQE at `index` on the collapsed CQ, at most `limit`. `step`
     /// is called between looks, to drive an engine or to yield. An error CQE is returned as soon as
     /// it is there, for whatever WQE.
     pub fn wait(&self, index: u64, limit: Duration, mut step: impl FnMut()) -> Result<cqe::Repr> {

@@ -65,7 +65,7 @@ impl Drop for Peer {
     }
 }
 
-/// Start this program's test `role` in another process and meet it.
+/// Starts this program's test `role` in another process and meets it.
 fn with_peer(role: &str) -> (End, Peer) {
     let name = format!("oxshmem-hca-test-{}-{role}", std::process::id());
     let listener = Listener::bind(&name).unwrap();

@@ -110,12 +110,12 @@ impl Devices {
         Self { gpus, no_gpu, cards, no_card }
     }
 
-    /// GPUs that this process sees.
+    /// Returns the number of GPUs that this process sees.
     pub fn gpu_count(&self) -> usize {
         self.gpus.len()
     }
 
-    /// ConnectX cards with an active port.
+    /// Returns the number of ConnectX cards with an active port.
     pub fn usable_mlx5(&self) -> usize {
         self.cards.iter().filter(|card| card.fault.is_none() && card.driver.as_deref() == Some("mlx5_core")).count()
     }

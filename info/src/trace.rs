@@ -100,7 +100,7 @@ struct Times {
 }
 
 impl Times {
-    /// `None` without any.
+    /// Summarises `each`; `None` without any.
     fn of(mut each: Vec<f64>) -> Option<Self> {
         each.sort_by(f64::total_cmp);
         let (longest, median) = (*each.last()?, each[(each.len() - 1) / 2]);

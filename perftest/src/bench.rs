@@ -140,7 +140,7 @@ impl Bench {
         }
     }
 
-    /// Scopes that it can run in.
+    /// Returns the scopes that it can run in.
     pub fn scopes(self) -> &'static [Scope] {
         match self {
             Self::PutBw | Self::GetBw | Self::PutLatency | Self::PutSignalPingPong => &Scope::ALL,

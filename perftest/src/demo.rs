@@ -41,7 +41,7 @@ fn steps(transport: Transport) -> &'static [Step] {
     if transport == Transport::P2p { BY_STORE } else { BY_NETWORK }
 }
 
-/// The demo's program.
+/// Runs the demo's program.
 pub fn main() -> ExitCode {
     if let Some(argument) = std::env::args().nth(1).filter(|_| !launch::in_job()) {
         eprintln!(

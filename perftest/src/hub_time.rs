@@ -129,8 +129,8 @@ pub fn measure(sizes: &[u32], per_connection: u32, json: Option<&Path>) -> Resul
     Ok(())
 }
 
-/// What a process that speaks for PEs does: orders come on standard input, and each is answered by
-/// a line.
+/// Does what a process that speaks for PEs does: orders come on standard input, and each is
+/// answered by a line.
 pub fn crowd() -> std::process::ExitCode {
     let mut lines = std::io::stdin().lines();
     let mut next = || lines.next().and_then(Result::ok);

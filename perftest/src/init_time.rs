@@ -89,7 +89,7 @@ impl Row {
     }
 }
 
-/// The program.
+/// Runs the program.
 pub fn main() -> ExitCode {
     if let Some(status) = oxshmem_manual::requested(Options::command) {
         return status;

@@ -40,7 +40,7 @@ use crate::options::Options;
 use crate::report::{Row, Table};
 use crate::run::Session;
 
-/// What the program of `bench` does.
+/// Runs the program of `bench`.
 pub fn main(bench: Bench) -> ExitCode {
     if let Some(status) = oxshmem_manual::requested(|| Options::command(bench)) {
         return status;

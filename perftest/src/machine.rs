@@ -15,7 +15,7 @@ pub struct Gpus {
 }
 
 impl Gpus {
-    /// From what `nvidia-smi --query-gpu=name,driver_version --format=csv,noheader` prints.
+    /// Parses what `nvidia-smi --query-gpu=name,driver_version --format=csv,noheader` prints.
     fn parse(text: &str) -> Option<Self> {
         let first = text.lines().next()?;
         let (model, driver) = first.rsplit_once(", ")?;
@@ -26,7 +26,8 @@ impl Gpus {
         })
     }
 
-    /// Those that nvidia-smi names, which comes with every driver; `None` if there are none.
+    /// Returns the GPUs that nvidia-smi names, a program that comes with every driver; `None` if
+    /// there are none.
     pub fn find() -> Option<Self> {
         let query = ["--query-gpu=name,driver_version", "--format=csv,noheader"];
         let output = Command::new("nvidia-smi").args(query).output().ok().filter(|output| output.status.success())?;
@@ -48,8 +49,8 @@ fn least_mebibytes(text: &str) -> Option<u64> {
     lines.into_iter().min().map(|mebibytes| mebibytes << 20)
 }
 
-/// Year, month and day of a number of days since 1970-01-01: by Howard Hinnant's "days from civil"
-/// algorithm, backwards.
+/// Returns the year, the month and the day of a number of days since 1970-01-01: by Howard
+/// Hinnant's "days from civil" algorithm, backwards.
 fn date(days: u64) -> String {
     let z = days + 719_468;
     let (era, day_of_era) = (z / 146_097, z % 146_097);

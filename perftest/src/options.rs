@@ -118,7 +118,7 @@ pub struct Options {
 /// Returns a size on a command line: bytes, or a number with K, M or G (powers of 1024).
 ///
 /// # Errors
-/// It is none, or less than 1 byte or more than 1024G.
+/// The text is not a size, or the size is less than 1 byte or more than 1024G.
 pub fn size(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
@@ -165,7 +165,7 @@ pub fn sizes(
 /// Refuses the file of `--plot` if it is not named as one of SVG.
 ///
 /// # Errors
-/// It is not.
+/// The name does not end in .svg.
 pub fn require_svg(plot: &Path) -> Result<(), Error> {
     if plot.extension().is_some_and(|end| end == "svg") {
         return Ok(());
@@ -322,7 +322,7 @@ impl Options {
         })
     }
 
-    /// Threads per CTA in `scope`.
+    /// Returns the threads per CTA in `scope`.
     pub fn threads_in(&self, scope: Scope) -> u32 {
         match scope {
             _ if self.bench.takes_threads(scope) => self.threads,

@@ -12,7 +12,7 @@ pub fn shift(iteration: u64) -> usize {
     (iteration % 16 * 64) as usize
 }
 
-/// Word `index` of the pattern.
+/// Returns word `index` of the pattern.
 pub fn word(seed: u64, iteration: u64, index: u64) -> u64 {
     let x = seed
         .wrapping_add(iteration.wrapping_mul(0xd1b5_4a32_d192_ed03))
@@ -64,7 +64,7 @@ pub fn check(what: &'static str, expected: &[u8], found: &[u8]) -> Result<(), Mi
     })
 }
 
-/// Like [`check`], for words.
+/// Does the same as [`check`], for words.
 ///
 /// # Errors
 /// They differ.

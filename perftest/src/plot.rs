@@ -36,7 +36,7 @@ pub fn lines(points: impl IntoIterator<Item = (String, u64, Option<f64>)>) -> Ve
     found
 }
 
-/// Rates, or percentiles, by scope.
+/// Returns rates, or percentiles, by scope.
 fn series(rows: &[Row]) -> Vec<Series> {
     lines(rows.iter().flat_map(|row| {
         [
@@ -111,8 +111,8 @@ const COLORS: [RGBColor; 7] = [
     RGBColor(60, 140, 200),
 ];
 
-/// Round numbers from `low` to `high`, which are above 0: as many in each power of ten as keep the
-/// axis readable.
+/// Returns round numbers from `low` to `high`, which are above 0: as many in each power of ten as
+/// keep the axis readable.
 fn ticks(low: f64, high: f64) -> Vec<f64> {
     const STEPS: [&[&str]; 3] = [&["1", "1.5", "2", "3", "4", "5", "7"], &["1", "2", "5"], &["1"]];
     const MOST: usize = 12;
@@ -136,7 +136,7 @@ impl Chart<'_> {
         places
     }
 
-    /// From where to where the points go, or nothing if they lie above each other.
+    /// Returns from where to where the points go, or nothing if they lie above each other.
     fn ranges(&self) -> Option<[(f64, f64); 2]> {
         let range = |pick: fn(&(f64, f64)) -> f64| {
             let values = self.lines.iter().flat_map(|line| line.points.iter().map(pick));

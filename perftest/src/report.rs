@@ -241,7 +241,7 @@ impl<R: 'static> Column<R> {
         Self { title, width, cell: Box::new(cell) }
     }
 
-    /// Those of times.
+    /// Returns the columns of times.
     pub fn times(of: fn(&R) -> Percentiles) -> [Self; 2] {
         [
             Self::new("p50 [us]", 8, move |row| rounded(of(row).us_p50)),
@@ -249,7 +249,7 @@ impl<R: 'static> Column<R> {
         ]
     }
 
-    /// Those of what was posted.
+    /// Returns the columns of what was posted.
     pub fn posted(of: fn(&R) -> Posted) -> [Self; 2] {
         [
             Self::new("WQEs", 8, move |row| number(of(row).wqes)),
@@ -268,7 +268,7 @@ pub fn number<T: ToString>(value: Option<T>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
 
-/// With four significant digits, or as many as stand before the point.
+/// Returns the value with four significant digits, or as many as stand before the point.
 pub fn rounded(value: Option<f64>) -> String {
     let Some(value) = value else { return "-".to_owned() };
     let before = if value.abs() < 1.0 { 1 } else { value.abs().log10() as usize + 1 };

@@ -267,7 +267,7 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// Operations of one iteration.
+    /// Returns the number of operations of one iteration.
     fn calls(&self, point: Point) -> u64 {
         let threads = self.options.threads_in(point.scope);
         let groups = u64::from(self.options.ctas)
@@ -284,9 +284,9 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// The row with what the HCA itself can do, if that was requested: as many queue pairs as the
-    /// CTAs use are filled with requests of the size that the test's operations have, and then
-    /// rung.
+    /// Returns the row with what the HCA itself can do, if that was requested: as many queue pairs
+    /// as the CTAs use are filled with requests of the size that the test's operations have, and
+    /// then rung.
     fn with_ceiling(&self, point: Point, row: Row) -> Result<Row, Error> {
         if !self.options.ceiling || self.pe.hca_name().is_none() {
             return Ok(row);
@@ -516,8 +516,8 @@ fn transport(pe: &Pe) -> &'static str {
     }
 }
 
-/// Lengths are bounded by `Options`; what does not fit an address space is refused by the
-/// allocation.
+/// Converts a length. Lengths are bounded by `Options`; what does not fit an address space is
+/// refused by the allocation.
 fn length(n: u64) -> usize {
     usize::try_from(n).unwrap_or(usize::MAX)
 }

@@ -25,8 +25,8 @@ impl Percentiles {
     }
 }
 
-/// Nanoseconds from the first block's begin to the last one's end; `clock` holds begin and end of
-/// each block. At least 1.
+/// Returns the nanoseconds from the first block's begin to the last one's end; `clock` holds begin
+/// and end of each block. At least 1.
 pub fn elapsed(clock: &[u64]) -> u64 {
     let begin = clock.iter().step_by(2).min().copied().unwrap_or_default();
     let end = clock.iter().skip(1).step_by(2).max().copied().unwrap_or_default();

@@ -54,8 +54,8 @@ pub fn rows<R: DeserializeOwned>(
     Ok(rows.map_err(|_| vec![format!("PE 0 has not answered with rows of figures: {text:?}")]))
 }
 
-/// The part of a PE: the arguments are a test's name and its options, the answer is a line of JSON
-/// for each row.
+/// Runs the part of a PE: the arguments are a test's name and its options, the answer is a line of
+/// JSON for each row.
 pub fn as_pe(name: &str) -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let Some(bench) = Bench::ALL.into_iter().find(|bench| args.first().is_some_and(|name| name == bench.name())) else {

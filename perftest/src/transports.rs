@@ -164,7 +164,7 @@ impl Pair {
     }
 }
 
-/// The program.
+/// Runs the program.
 pub fn main() -> ExitCode {
     if launch::in_job() {
         return step::as_pe(NAME);
@@ -237,7 +237,8 @@ fn failed(complaints: &[String]) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Aligned: the operation to the left, all else to the right, except for the verdict at the end.
+/// Returns an aligned line: the operation to the left, all else to the right, except for the
+/// verdict at the end.
 fn line<T: std::fmt::Display>([operation, ctas, bytes, ibgda, ibrc, unit, ratio, data]: &[T; 8]) -> String {
     format!("{operation:<26}  {ctas:>5}  {bytes:>8}  {ibgda:>10}  {ibrc:>10}  {unit:>7}  {ratio:>8}  {data}")
 }
@@ -248,8 +249,8 @@ pub fn pairs(rows: &[Row]) -> Option<Vec<Pair>> {
     if rest.is_empty() { pairs.iter().map(|rows| Pair::new(rows.clone())).collect() } else { None }
 }
 
-/// Bandwidth over the message size, a line for each path and number of CTAs; or rate over CTAs, a
-/// line for each path and kind.
+/// Returns the series of bandwidth over the message size, a line for each path and number of CTAs;
+/// or rate over CTAs, a line for each path and kind.
 fn series(pairs: &[Pair], rates: bool) -> Vec<Series> {
     plot::lines(pairs.iter().filter(|pair| pair.is_rate() == rates).flat_map(|pair| {
         pair.rows.iter().zip(pair.figures().0).map(move |(row, figure)| {
@@ -262,7 +263,7 @@ fn series(pairs: &[Pair], rates: bool) -> Vec<Series> {
     }))
 }
 
-/// Both figures as SVG.
+/// Returns both figures as SVG.
 ///
 /// # Errors
 /// The reason why they cannot be drawn.

@@ -13,7 +13,7 @@ pub struct Verdicts<'a> {
 }
 
 impl<'a> Verdicts<'a> {
-    /// Collective.
+    /// Creates the verdicts. Collective.
     ///
     /// # Errors
     /// No memory.

@@ -365,9 +365,9 @@ fn updates_are_right_over_each_transport() {
 #[test]
 fn options_of_updates_are_checked() {
     let error = failure(GUPS, "--segment 3K --npes 2", &[]);
-    assert!(error.contains("a segment of 3072 bytes"), "{error}");
+    assert!(error.contains("segment size 3072 is invalid"), "{error}");
     let error = failure(HISTOGRAM, "--age 60000001 --npes 2", &[]);
-    assert!(error.contains("an age of 60.000001s"), "{error}");
+    assert!(error.contains("age 60.000001s is invalid"), "{error}");
 }
 
 #[test]

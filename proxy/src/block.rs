@@ -34,14 +34,14 @@ impl Layout {
         (SLOT_BYTES as u64) << self.log_depth
     }
 
-    /// Descriptors taken out of the ring so far.
+    /// Returns the number of descriptors taken out of the ring so far.
     #[must_use]
     pub fn taken(&self) -> u64 {
         self.slots_bytes()
     }
 
-    /// Descriptors done, without a gap; bit 63 is set once any has failed. The next word says how
-    /// many have (bits 63:16), and the peer of the newest of them (15:0).
+    /// Returns the number of descriptors done, without a gap; bit 63 is set once any has failed.
+    /// The next word says how many have (bits 63:16), and the peer of the newest of them (15:0).
     #[must_use]
     pub fn completed(&self) -> u64 {
         self.taken() + LINE
@@ -66,13 +66,13 @@ impl Layout {
         (self.faults() + FAULT_BYTES * u64::from(self.n_pes)).next_multiple_of(4096)
     }
 
-    /// Bytes of all landing slots.
+    /// Returns the bytes of all landing slots.
     #[must_use]
     pub fn landing_bytes(&self) -> u64 {
         LANDING_BYTES * ((1u64 << self.log_landing) + u64::from(EXTRA_SLOTS))
     }
 
-    /// Bytes of the block.
+    /// Returns the bytes of the block.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         (self.landing() + self.landing_bytes()).next_multiple_of(4096)

@@ -2,7 +2,7 @@
 //! card that is driven without verbs.
 //!
 //! Queues, doorbell records and CQEs lie in host memory, which the caller gives. Each queue pair
-//! has a collapsed CQ: one entry, which names the newest completed work request that asked for it.
+//! has a collapsed CQ: one entry, which names the newest completed work request that requested it.
 //! WQEs are written with [`oxshmem_hca::wire`].
 
 use std::collections::VecDeque;
@@ -96,13 +96,13 @@ impl QueueLayout {
         Qp::create(pd, &cq, uar, umem, &geometry)
     }
 
-    /// Bytes of all doorbell records, those of completion queues included.
+    /// Returns the bytes of all doorbell records, those of completion queues included.
     #[must_use]
     pub fn record_bytes(&self) -> u64 {
         u64::from(self.count) * 2 * LINE
     }
 
-    /// Bytes of them all.
+    /// Returns the bytes of them all.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         (u64::from(self.count) * self.stride()).max(LINE).next_multiple_of(4096)
@@ -227,13 +227,13 @@ impl Queues {
         }
     }
 
-    /// What the peer needs to connect to queue pair `qp`.
+    /// Returns what the peer needs to connect to queue pair `qp`.
     #[must_use]
     pub fn address(&self, qp: u32) -> Option<QpAddress> {
         self.pairs.get(qp as usize).map(|pair| pair.qp.address())
     }
 
-    /// The number of queue pair `qp`.
+    /// Returns the number of queue pair `qp`.
     #[must_use]
     pub fn qpn(&self, qp: u32) -> Option<u32> {
         self.pairs.get(qp as usize).map(|pair| pair.qp.qpn())
@@ -286,7 +286,7 @@ impl Queues {
         (blocks as u64, all[0])
     }
 
-    /// What the CQE of a queue pair says, if it is news.
+    /// Returns what the CQE of a queue pair says, if it is news.
     fn look(&mut self, qp: u32) -> Option<Completion> {
         let at = self.layout.cq(qp);
         // The tail is written last: what is before it was written before.
@@ -444,16 +444,16 @@ fn local(local: Local) -> data::Repr {
     data::Repr { byte_count: local.length, lkey: local.key, addr: local.address }
 }
 
-/// The mode that a request needs, given the mode that keeps requests in order. A responder takes
-/// requests in their order, so with [`Fence::Fence`] only a write needs it, which may pass the
-/// reads and atomics before it.
+/// Returns the mode that a request needs, given the mode that keeps requests in order. A responder
+/// takes requests in their order, so with [`Fence::Fence`] only a write needs it, which may pass
+/// the reads and atomics before it.
 fn fence_of(mode: Fence, request: &WorkRequest) -> Fence {
     let writes =
         matches!(request.operation, Operation::Transfer(Transfer::Write { .. } | Transfer::WriteInline { .. }));
     if request.fence && (writes || mode == Fence::StrongOrdering) { mode } else { Fence::None }
 }
 
-/// The words of a WQE that moves bytes, as they lie in memory, and its blocks. The same as
+/// Returns the words of a WQE that moves bytes, as they lie in memory, and its blocks. The same as
 /// [`Wqe::emit`] makes, put together in registers: with most applications nearly every WQE is one
 /// of these, and stores of single fields that are loaded as words again cost more than all the
 /// rest.
@@ -504,7 +504,7 @@ fn data_segment(local: &Local) -> (u64, u64) {
     (u64::from(local.length.swap_bytes()) | u64::from(local.key.swap_bytes()) << 32, local.address.swap_bytes())
 }
 
-/// The words of any WQE.
+/// Returns the words of any WQE.
 fn op_words(place: Place, signaled: bool, fence: Fence, op: Op<'_>) -> (Words, usize) {
     let mut wqe = Wqe::new(place.qpn, low16(place.index), signaled, op);
     wqe.fence = fence;
@@ -514,7 +514,7 @@ fn op_words(place: Place, signaled: bool, fence: Fence, op: Op<'_>) -> (Words, u
     (std::array::from_fn(|i| u64::from_ne_bytes(all[i])), blocks)
 }
 
-/// What a WQE says for an atomic. Four-byte atomics exist in the masked form only.
+/// Returns what a WQE says for an atomic. Four-byte atomics exist in the masked form only.
 fn atomic(operands: Atomic, width: Width, remote: raddr::Repr, local: data::Repr) -> Op<'static> {
     use masked_atomic::Repr::{CompareSwap4, CompareSwap8, FetchAdd4, FetchAdd8};
     let masked = |operands| Op::Masked { remote, operands, local };

@@ -1,6 +1,6 @@
 //! Hints about memory that others have written or read last, where a processor has them.
 
-/// What is at `place` will be loaded soon.
+/// Prefetches what is at `place`, which will be loaded soon.
 #[inline]
 pub(crate) fn to_read<T>(place: *const T) {
     #[cfg(target_arch = "x86_64")]
@@ -13,7 +13,7 @@ pub(crate) fn to_read<T>(place: *const T) {
     let _ = place;
 }
 
-/// What is at `place` will be stored to soon.
+/// Prefetches what is at `place`, which will be stored to soon.
 #[inline]
 pub(crate) fn to_write<T>(place: *const T) {
     #[cfg(target_arch = "x86_64")]

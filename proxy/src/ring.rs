@@ -29,9 +29,9 @@ const AHEAD: u64 = 16;
 pub trait Words {
     /// Loads word `index`, relaxed.
     fn load(&self, index: usize) -> u64;
-    /// What is loaded after this was stored not before what is loaded before it.
+    /// Makes sure that what is loaded after this was stored not before what is loaded before it.
     fn acquire(&self);
-    /// Word `index` will be loaded soon.
+    /// Says that word `index` will be loaded soon.
     fn prefetch(&self, index: usize) {
         let _ = index;
     }
@@ -94,7 +94,8 @@ impl<M: Words> Reader<M> {
         Self { words, log_depth, taken }
     }
 
-    /// Slots taken so far. Once this is published, their memory may be written again.
+    /// Returns the number of slots taken so far. Once this is published, their memory may be
+    /// written again.
     pub fn taken(&self) -> u64 {
         self.taken
     }
@@ -135,8 +136,8 @@ impl<M: Words> Reader<M> {
     }
 }
 
-/// The writing end as device code has it, for tests and benches: one thread at a time,
-/// `store(index, word)` in any order.
+/// Writes a slot as device code at the writing end does, for tests and benches: one thread at a
+/// time, `store(index, word)` in any order.
 pub fn write_slot(words: Slot, index: u64, log_depth: u32, mut store: impl FnMut(usize, u64)) {
     let first = native(index & ((1 << log_depth) - 1)) * WORDS;
     for (number, word) in seal(words, tag(index, log_depth)).into_iter().enumerate() {

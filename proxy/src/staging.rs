@@ -213,8 +213,8 @@ impl Pool {
         Some(CopyRequest { slot, source, card: self.striping.card(qp) })
     }
 
-    /// A copy has ended: the put that still waits for it, if one does. If it failed, that put is to
-    /// be [`close`](Self::close)d.
+    /// Notes that a copy has ended; returns the put that still waits for it, if one does. If it
+    /// failed, that put is to be [`close`](Self::close)d.
     pub fn copied(&mut self, slot: u32) -> Option<Owner> {
         match *self.states.get(slot as usize)? {
             State::Copying { put } => {
@@ -268,7 +268,7 @@ impl Pool {
         Some(Piece { transfer: Transfer::Write { source, target }, slot, last })
     }
 
-    /// A piece that was posted from a slot has ended.
+    /// Notes that a piece that was posted from a slot has ended.
     pub fn release(&mut self, slot: u32) {
         if self.states.get(slot as usize) == Some(&State::Posted) {
             self.make_free(slot);
@@ -288,7 +288,7 @@ impl Pool {
         }
     }
 
-    /// A put will not be posted to its end.
+    /// Notes that a put will not be posted to its end.
     pub fn close(&mut self, index: u32) {
         self.take_slots(index, 0, false);
         let qp = self.puts[index as usize].qp;

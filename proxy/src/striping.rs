@@ -57,19 +57,19 @@ impl Striping {
         Self { pushed: Some(Arc::new(Pushed { places, on })), ..self }
     }
 
-    /// Queue pairs to each peer.
+    /// Returns the number of queue pairs to each peer.
     #[must_use]
     pub fn per_peer(&self) -> u32 {
         self.per_peer
     }
 
-    /// Cards of each PE that its peers send to.
+    /// Returns the number of cards of each PE that its peers send to.
     #[must_use]
     pub fn targets(&self) -> u32 {
         self.targets
     }
 
-    /// Cards of this PE.
+    /// Returns the number of cards of this PE.
     #[must_use]
     pub fn cards(&self) -> u32 {
         self.pushed.as_ref().map_or(self.targets, |pushed| count32(pushed.on.len()))
@@ -84,7 +84,7 @@ impl Striping {
         }
     }
 
-    /// Queue pairs of each peer that are on a card, where none is pushed.
+    /// Returns the number of queue pairs of each peer that are on a card, where none is pushed.
     fn row(&self, card: u32) -> u32 {
         self.per_peer.saturating_sub(card).div_ceil(self.targets)
     }

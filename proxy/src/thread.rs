@@ -450,7 +450,7 @@ impl Pump {
         !self.completions.is_empty()
     }
 
-    /// The backend is gone: all that was and will be given fails.
+    /// Gives up, since the backend is gone: all that was and will be given fails.
     fn give_up(&mut self, error: &dyn std::error::Error) {
         tracing::error!(%error, "the proxy can no longer post");
         self.broken = Some(error.to_string());

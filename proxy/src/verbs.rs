@@ -108,7 +108,7 @@ fn operation(operation: &Operation) -> Option<SendOperation<'_>> {
     })
 }
 
-/// `enum ibv_wc_status` as the syndrome of an mlx5 error CQE (`MLX5_CQE_SYNDROME_*`), as
+/// Returns `enum ibv_wc_status` as the syndrome of an mlx5 error CQE (`MLX5_CQE_SYNDROME_*`), as
 /// rdma-core's mlx5 driver translates, backwards; a status that no mlx5 syndrome stands for is 0,
 /// and the explanation says what it was.
 fn syndrome(status: u32) -> u32 {

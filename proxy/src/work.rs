@@ -386,7 +386,7 @@ pub trait Backend: Send {
     /// Returns what it can do; never changes.
     fn capabilities(&self) -> &Capabilities;
 
-    /// Post a chain to one queue pair, and tell the card once. The engine never has more than
+    /// Posts a chain to one queue pair, and tells the card once. The engine never has more than
     /// [`send_depth`](Capabilities::send_depth) requests outstanding on it.
     ///
     /// # Errors
@@ -394,11 +394,11 @@ pub trait Backend: Send {
     /// completion.
     fn post(&mut self, qp: u32, requests: &[WorkRequest]) -> Result<(), PostError>;
 
-    /// Wake the thread that carries the chains out, should it sleep: after chains were posted,
+    /// Wakes the thread that carries the chains out, should it sleep: after chains were posted,
     /// before any thread waits for them.
     fn announce(&self) {}
 
-    /// Append the completions that have arrived. They are in order for each queue pair. A backend
+    /// Appends the completions that have arrived. They are in order for each queue pair. A backend
     /// may leave out a success that a later one of the same queue pair covers, and report an error
     /// once for all that was flushed after it.
     ///

@@ -72,8 +72,8 @@ impl Team {
     }
 }
 
-/// Bytes of the workspace of a team of `n_pes` members whose collectives take at most `blocks`
-/// blocks, a multiple of [`LINE_BYTES`].
+/// Returns the bytes of the workspace of a team of `n_pes` members whose collectives take at most
+/// `blocks` blocks, a multiple of [`LINE_BYTES`].
 #[must_use]
 pub const fn team_workspace_bytes(n_pes: u64, blocks: u64) -> u64 {
     let rounds = 2 * ROUNDS as u64 * 8;
@@ -83,9 +83,9 @@ pub const fn team_workspace_bytes(n_pes: u64, blocks: u64) -> u64 {
     rounds + headers + arrivals + 2 * PACKET_BYTES + further * (headers + arrivals + 2 * BLOCK_PACKET_BYTES)
 }
 
-/// Bytes of messages of one parity that the smallest block has room for, of those that carry out a
-/// collective of a team of several nodes (`workspace_room` in `levels.h`). `blocks` as in
-/// [`team_workspace_bytes`].
+/// Returns the bytes of messages of one parity that the smallest block has room for, of those that
+/// carry out a collective of a team of several nodes (`workspace_room` in `levels.h`). `blocks` as
+/// in [`team_workspace_bytes`].
 #[must_use]
 pub const fn levels_room(n_pes: u64, blocks: u64) -> u64 {
     let headers = 2 * ONE_ROUND_PES as u64 * 8;
@@ -96,14 +96,15 @@ pub const fn levels_room(n_pes: u64, blocks: u64) -> u64 {
     if blocks <= 1 || further > PACKET_BYTES { PACKET_BYTES } else { further }
 }
 
-/// [`Team::packet_share`] of a team of `n_pes` members: a packet of 16 bytes of data takes 32.
+/// Returns [`Team::packet_share`] of a team of `n_pes` members: a packet of 16 bytes of data takes
+/// 32.
 #[must_use]
 #[allow(clippy::cast_possible_truncation)] // At most PACKET_BYTES.
 pub const fn packet_share(n_pes: usize) -> u32 {
     (PACKET_BYTES / n_pes as u64 / 32 * 32) as u32
 }
 
-/// [`Team::block_share`] of a team of `n_pes` members.
+/// Returns [`Team::block_share`] of a team of `n_pes` members.
 #[must_use]
 #[allow(clippy::cast_possible_truncation)] // At most BLOCK_PACKET_BYTES.
 pub const fn block_share(n_pes: usize) -> u32 {

@@ -109,7 +109,7 @@ impl Team {
         self.aggregate_in(pe, place.map_err(Into::into), options)
     }
 
-    /// The same with memory that a program in another language names by its address.
+    /// Does the same with memory that a program in another language names by its address.
     #[doc(hidden)]
     pub fn create_aggregate_at(&self, pe: &Pe, memory: (u64, usize), options: &AggregateOptions) -> Result<Aggregate> {
         self.live_handle(pe.id(), pe.my_pe())?;

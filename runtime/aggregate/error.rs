@@ -18,12 +18,12 @@ use std::time::Duration;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AggregateError {
-    /// A segment of a size that there is not.
+    /// A segment of an invalid size.
     #[error(
-        "a segment of {bytes} bytes; its size is a power of two from {least} to {most} bytes (AggregateOptions::segment)"
+        "segment size {bytes} is invalid: it must be a power of two from {least} to {most} bytes (AggregateOptions::segment)"
     )]
     Segment {
-        /// What the call asks for.
+        /// What the call requests.
         bytes: u64,
         /// The least.
         least: u64,
@@ -31,9 +31,9 @@ pub enum AggregateError {
         most: u64,
     },
     /// Records that would wait too long.
-    #[error("an age of {age:?}; records wait at most {most:?} (AggregateOptions::age)")]
+    #[error("age {age:?} is invalid: records wait at most {most:?} (AggregateOptions::age)")]
     Age {
-        /// What the call asks for.
+        /// What the call requests.
         age: Duration,
         /// The most.
         most: Duration,
@@ -55,7 +55,9 @@ pub enum AggregateError {
         number: u32,
     },
     /// A node with too many members.
-    #[error("a node has {members} members of the team; an aggregating context takes {most} on a node: split the team")]
+    #[error(
+        "a node has {members} members of the team; an aggregating context supports at most {most} on a node: split the team"
+    )]
     Node {
         /// Its members.
         members: usize,
@@ -63,14 +65,16 @@ pub enum AggregateError {
         most: usize,
     },
     /// A heap whose offsets do not fit a record.
-    #[error("the heap may grow to {heap} bytes; an aggregating context takes {most}: lower OXSHMEM_HEAP_MAX")]
+    #[error(
+        "the heap may grow to {heap} bytes; an aggregating context supports at most {most}: lower OXSHMEM_HEAP_MAX"
+    )]
     Heap {
         /// `OXSHMEM_HEAP_MAX`.
         heap: u64,
         /// The most.
         most: u64,
     },
-    /// Members asked for different contexts. Nothing was created.
+    /// Members requested different contexts. Nothing was created.
     #[error(
         "PE {me} creates {mine}, PE {pe} creates {theirs}; all members of the team have to create the same aggregating context"
     )]

@@ -30,7 +30,7 @@ impl Default for AggregateOptions {
 impl AggregateOptions {
     pub(super) const MOST_AGE: Duration = Duration::from_secs(60);
 
-    /// Segments of 8192 bytes, and an age of 200 microseconds.
+    /// Creates options with segments of 8192 bytes, and an age of 200 microseconds.
     ///
     /// ```
     /// assert_eq!(oxshmem::AggregateOptions::new(), oxshmem::AggregateOptions::default());
@@ -40,8 +40,8 @@ impl AggregateOptions {
         Self { segment: 8192, age: Duration::from_micros(200) }
     }
 
-    /// Bytes that leave as one write: a power of two from 1024 to 65536. A put of up to 8 bytes, a
-    /// signal and an atomic take 16 bytes of them. A ring has 16 segments.
+    /// Sets the bytes that leave as one write: a power of two from 1024 to 65536. A put of up to 8
+    /// bytes, a signal and an atomic take 16 bytes of them. A ring has 16 segments.
     ///
     /// ```
     /// let options = oxshmem::AggregateOptions::new().segment(1024);
@@ -52,7 +52,7 @@ impl AggregateOptions {
         Self { segment: bytes, ..self }
     }
 
-    /// How long a record waits for a full segment, `flush` or `quiet` before it leaves all the
+    /// Sets how long a record waits for a full segment, `flush` or `quiet` before it leaves all the
     /// same, at most a minute. The services look at most every millisecond while they have no other
     /// work.
     ///
@@ -71,7 +71,7 @@ impl AggregateOptions {
         self.segment.trailing_zeros()
     }
 
-    /// Bytes of the segments of a ring.
+    /// Returns the bytes of the segments of a ring.
     pub(super) fn capacity(&self) -> u64 {
         self.segment * u64::from(abi::AGGREGATE_SEGMENTS)
     }

@@ -62,7 +62,7 @@ impl<'a> Seats<'a> {
         size_of::<abi::AggregateInbox>() as u64 + self.capacity
     }
 
-    /// Bytes of symmetric memory.
+    /// Returns the bytes of symmetric memory.
     pub fn bytes(&self) -> u64 {
         self.slots() as u64 * (self.ring_bytes() + self.inbox_bytes())
     }

@@ -124,7 +124,7 @@ impl Aggregate {
         self.0.number
     }
 
-    /// What kernels of programs in other languages are given.
+    /// Returns what kernels of programs in other languages are given.
     #[doc(hidden)]
     #[must_use]
     pub fn as_device_has_it(&self) -> &abi::Aggregate {

@@ -203,8 +203,8 @@ fn owner_in(table: &str, local: SocketAddr, remote: SocketAddr) -> Option<u32> {
     })
 }
 
-/// An address of the table: words of the machine's byte order as hexadecimal digits, a colon, the
-/// port.
+/// Parses an address of the table: words of the machine's byte order as hexadecimal digits, a
+/// colon, the port.
 fn parse(text: &str) -> Option<SocketAddr> {
     let (host, port) = text.split_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;

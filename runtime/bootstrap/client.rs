@@ -132,12 +132,12 @@ impl Client {
         })
     }
 
-    /// Every PE, by rank.
+    /// Returns every PE, by rank.
     pub fn peers(&self) -> &[Peer] {
         &self.peers
     }
 
-    /// This node's address by which the hub was reached.
+    /// Returns this node's address by which the hub was reached.
     pub fn local_address(&self) -> Option<IpAddr> {
         if self.route.way.leader == HUB {
             return lock(&self.writer).local_address();
@@ -151,12 +151,12 @@ impl Client {
         Arc::clone(&self.calls)
     }
 
-    /// Why the job failed, and the subscribers to that news.
+    /// Returns why the job failed, and the subscribers to that news.
     pub fn failure_cell(&self) -> &FailureCell {
         &self.shared.failure
     }
 
-    /// See [`super::Bootstrap::allgather`].
+    /// Does what [`super::Bootstrap::allgather`] does.
     pub fn allgather(&self, label: &str, data: &[u8]) -> Result<Vec<Vec<u8>>, BootstrapError> {
         let message = Message::Allgather { label: label.to_owned(), data: data.to_vec() };
         match self.collective("allgather", message)? {
@@ -165,7 +165,7 @@ impl Client {
         }
     }
 
-    /// See [`super::Bootstrap::alltoall`].
+    /// Does what [`super::Bootstrap::alltoall`] does.
     pub fn alltoall(&self, label: &str, data: &[u8]) -> Result<Vec<Vec<u8>>, BootstrapError> {
         let message = Message::Alltoall { label: label.to_owned(), data: data.to_vec() };
         match self.collective("alltoall", message)? {
@@ -174,7 +174,7 @@ impl Client {
         }
     }
 
-    /// See [`super::Bootstrap::barrier`].
+    /// Does what [`super::Bootstrap::barrier`] does.
     pub fn barrier(&self, label: &str) -> Result<(), BootstrapError> {
         match self.collective("barrier", Message::Barrier { label: label.to_owned() })? {
             Message::Released => Ok(()),
@@ -182,7 +182,7 @@ impl Client {
         }
     }
 
-    /// See [`super::Bootstrap::gather`].
+    /// Does what [`super::Bootstrap::gather`] does.
     pub fn gather(&self, arrival: Arrival) -> Result<Vec<(u32, Vec<u8>)>, BootstrapError> {
         let size = arrival.size as usize;
         let turn = lock(&self.turn);
@@ -193,7 +193,7 @@ impl Client {
         }
     }
 
-    /// See [`super::Bootstrap::abort`].
+    /// Does what [`super::Bootstrap::abort`] does.
     pub fn abort(&self, reason: &str) {
         if self.shared.failure.get().is_some() || lock(&self.monitor).is_none() {
             return;
@@ -203,7 +203,7 @@ impl Client {
         self.shared.fail(aborted(self.rank, reason));
     }
 
-    /// See [`super::Bootstrap::finalize`].
+    /// Does what [`super::Bootstrap::finalize`] does.
     pub fn finalize(&self) -> Result<(), BootstrapError> {
         let result = match self.collective("finalize", Message::Goodbye) {
             Ok(Message::Farewell) => {
@@ -364,14 +364,14 @@ struct Route {
 }
 
 impl Route {
-    /// The failure of the hub, as this PE sees it.
+    /// Returns the failure of the hub, as this PE sees it.
     fn lost(&self, why: &str) -> Failure {
         let message = format!("PE {} lost the rendezvous at {}: {why}", self.rank, self.address);
         Failure { kind: FailureKind::Hub, ranks: Vec::new(), message }
     }
 
-    /// The failure that follows from the end of the connection: it is the leader's, if another PE
-    /// leads this node.
+    /// Returns the failure that follows from the end of the connection: it is the leader's, if
+    /// another PE leads this node.
     fn broken(&self, error: &WireError) -> Failure {
         let Way { leader, .. } = self.way;
         if leader == HUB || leader == self.rank || !matches!(error, WireError::Closed | WireError::Io(_)) {
@@ -398,7 +398,7 @@ mod tests {
     use super::super::gate::{Gate, Step, nonce};
     use super::*;
 
-    /// A client whose hub lets it in alone, and then does `then` with the connection.
+    /// Creates a client whose hub lets it in alone, and then does `then` with the connection.
     fn with_hub(then: impl FnOnce(&mut Wire) + Send + 'static) -> (Client, JoinHandle<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let place = Place {

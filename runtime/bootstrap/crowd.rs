@@ -135,7 +135,7 @@ impl Crowd {
         self.hear(false, |result, _| result.op == Op::Failed)
     }
 
-    /// The ranks of each connection.
+    /// Returns the ranks of each connection.
     fn nodes(&self) -> Vec<Range<u32>> {
         let Range { start, end } = self.ranks;
         let step = self.per_connection;

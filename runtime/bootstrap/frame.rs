@@ -181,7 +181,7 @@ impl Way {
     /// Straight to the hub.
     pub const DIRECT: Self = Self { leader: HUB, address: Ipv6Addr::UNSPECIFIED };
 
-    /// Through a rank whose address on the way to the hub is this, if it is known.
+    /// Creates the way through a rank whose address on the way to the hub is this, if it is known.
     pub fn through(leader: u32, address: Option<IpAddr>) -> Self {
         let address = match address {
             Some(IpAddr::V4(v4)) => v4.to_ipv6_mapped(),
@@ -231,7 +231,7 @@ pub enum Message {
 }
 
 impl Message {
-    /// The op that carries this payload.
+    /// Returns the op that carries this payload.
     pub fn op(&self) -> Op {
         match self {
             Self::Hello(_) => Op::Hello,
@@ -380,7 +380,7 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// The frame's bytes. Texts longer than 1024 bytes are cut.
+    /// Returns the frame's bytes. Texts longer than 1024 bytes are cut.
     pub fn emit(&self) -> Vec<u8> {
         self.emit_in(VERSION)
     }
@@ -444,7 +444,7 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// A decoder that refuses payloads above `limit` bytes.
+    /// Creates a decoder that refuses payloads above `limit` bytes.
     pub fn new(limit: usize) -> Self {
         Self { buffer: Vec::new(), taken: 0, limit }
     }
@@ -464,12 +464,12 @@ impl Decoder {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// Whether part of a frame is waiting for the rest.
+    /// Returns whether part of a frame is waiting for the rest.
     pub fn is_partial(&self) -> bool {
         self.taken < self.buffer.len()
     }
 
-    /// The next frame, `None` until all of it is there.
+    /// Returns the next frame, `None` until all of it is there.
     ///
     /// # Errors
     /// The stream is not one of frames; what follows on it cannot be read.
@@ -481,7 +481,7 @@ impl Decoder {
         Ok(Some(Frame { generation, rank, sequence, message }))
     }
 
-    /// The next frame as it is, `None` until all of it is there. For those that pass it on.
+    /// Returns the next frame as it is, `None` until all of it is there. For those that pass it on.
     ///
     /// # Errors
     /// The stream is not one of frames; what follows on it cannot be read.
@@ -613,8 +613,8 @@ impl<'a> Reader<'a> {
     fn peer(&mut self) -> Option<Peer> {
         Some(Peer { pid: self.u32()?, host: self.text(MAX_TEXT)?, node: self.text(MAX_TEXT)? })
     }
-    /// A count and that many items. Every item takes at least four bytes, so a count that the bytes
-    /// cannot hold is refused before anything is allocated for it.
+    /// Reads a count and that many items. Every item takes at least four bytes, so a count that the
+    /// bytes cannot hold is refused before anything is allocated for it.
     fn list<T>(&mut self, item: impl Fn(&mut Self) -> Option<T>) -> Option<Vec<T>> {
         let count = self.u32()? as usize;
         if count > self.0.len() / 4 {

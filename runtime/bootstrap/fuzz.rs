@@ -25,7 +25,7 @@ pub fn frames(data: &[u8]) {
     play(data);
 }
 
-/// The hub at the end of the history.
+/// Returns the hub at the end of the history.
 fn play(data: &[u8]) -> Hub {
     let mut input = data.iter().copied();
     let fixed = input.next().unwrap_or(0);

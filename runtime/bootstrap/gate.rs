@@ -110,7 +110,7 @@ pub struct Gate {
     nonce: [u8; BYTES],
     /// The identity of the job that strangers may know, if it has one beside its secret or instead.
     public: Option<JobId>,
-    /// The other end has asked for the secret, and has nothing more to say.
+    /// The other end has requested the secret, and has nothing more to say.
     asked: bool,
     /// Bytes that are not used yet: never more than one read beyond what is waited for.
     buffer: Vec<u8>,

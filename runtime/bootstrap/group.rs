@@ -68,13 +68,13 @@ impl Groups {
         self.open.get(self.waiting.get(&rank)?).map(|open| open.label.clone())
     }
 
-    /// When [`Groups::tick`] has something to do next.
+    /// Returns when [`Groups::tick`] has something to do next.
     pub fn deadline(&self) -> Option<Duration> {
         let failed = self.failed.values().map(|failed| failed.until);
         self.open.values().map(|open| open.deadline).chain(failed).min()
     }
 
-    /// Time has passed.
+    /// Notes that time has passed.
     pub fn tick(&mut self, now: Duration) -> Vec<Answer> {
         self.failed.retain(|_, failed| failed.until > now);
         let late: Vec<_> =

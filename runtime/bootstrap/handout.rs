@@ -177,7 +177,7 @@ impl Request<'_> {
         }
     }
 
-    /// One attempt at one address: the identity, or why another attempt may succeed.
+    /// Makes one attempt at one address; returns the identity, or why another attempt may succeed.
     fn ask(&self, address: &str, deadline: Instant) -> Result<Result<JobId, String>, BootstrapError> {
         let nonce = nonce()?;
         let reply = match resolve::connect(address, deadline) {
@@ -279,7 +279,7 @@ mod tests {
         Arc::new(Plain(this_user()))
     }
 
-    /// The credential of a reply.
+    /// Returns the credential of a reply.
     fn credential(handout: &Handout, nonce: &[u8; BYTES]) -> Vec<u8> {
         handout.reply(nonce).unwrap().split_off(HEAD)
     }

@@ -60,12 +60,13 @@ pub struct HubOptions {
 }
 
 impl HubOptions {
-    /// For a job that may be one of several programs, and of whose ranks nothing else is known.
+    /// Creates options for a job that may be one of several programs, and of whose ranks nothing
+    /// else is known.
     pub fn new(listen: SocketAddr, job: JobId, npes: Option<u32>) -> Self {
         Self { listen, job, npes, places: Places::Unknown, public: None, handout: None, one_program: false }
     }
 
-    /// For a job on this machine: listens on the loopback interface.
+    /// Creates options for a job on this machine: the hub listens on the loopback interface.
     ///
     /// # Errors
     /// Fails like [`JobId::random`].
@@ -102,7 +103,7 @@ impl Hub {
         Self::start_for(options, Admission::Secret)
     }
 
-    /// [`Hub::start`] for a job whose identity may be known to strangers.
+    /// Does the same as [`Hub::start`] for a job whose identity may be known to strangers.
     ///
     /// # Errors
     /// Fails like [`Hub::start`].
@@ -155,12 +156,12 @@ impl Hub {
         Ok(Self { address, job: options.job, control, waker, failure, traffic, thread: Some(thread) })
     }
 
-    /// Where it listens.
+    /// Returns where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The job it serves.
+    /// Returns the job it serves.
     pub fn job_id(&self) -> JobId {
         self.job
     }
@@ -173,12 +174,12 @@ impl Hub {
         self.wake();
     }
 
-    /// Why the job has failed, if it has.
+    /// Returns why the job has failed, if it has.
     pub fn failure(&self) -> Option<Failure> {
         lock(&self.failure).clone()
     }
 
-    /// Bytes that it has received and sent.
+    /// Returns the bytes that it has received and sent.
     pub fn traffic(&self) -> (u64, u64) {
         let ByteCounts { received, sent } = &*self.traffic;
         (received.load(Ordering::Relaxed), sent.load(Ordering::Relaxed))

@@ -20,12 +20,12 @@ use oxshmem_system::challenge::derive;
 pub struct JobId(pub(super) [u8; 16]);
 
 impl JobId {
-    /// The secret's bytes.
+    /// Returns the secret's bytes.
     pub(crate) fn to_bytes(self) -> [u8; 16] {
         self.0
     }
 
-    /// The job's public name, which follows from the secret and does not tell it.
+    /// Returns the job's public name, which follows from the secret and does not tell it.
     ///
     /// ```
     /// use oxshmem::bootstrap::JobId;
@@ -111,7 +111,7 @@ impl FromStr for JobId {
 pub struct Rendezvous(pub(super) Vec<String>);
 
 impl Rendezvous {
-    /// The addresses, at least one.
+    /// Returns the addresses, at least one.
     ///
     /// ```
     /// use oxshmem::bootstrap::Rendezvous;

@@ -176,7 +176,7 @@ impl Attempt<'_> {
         }
     }
 
-    /// One attempt at every address. `turns` counts how often this PE was turned away.
+    /// Makes one attempt at every address. `turns` counts how often this PE was turned away.
     fn any(&self, turns: &mut u32) -> Result<Outcome, BootstrapError> {
         let Place { rank, job, ref rendezvous, .. } = *self.place;
         let mut reason = String::new();
@@ -231,7 +231,7 @@ impl Attempt<'_> {
         Ok(refused.map_or(Outcome::Again(reason), Outcome::Refused))
     }
 
-    /// One attempt through the leader of this node.
+    /// Makes one attempt through the leader of this node.
     fn through(&self, name: &str) -> Result<Admitted, NoWay> {
         let Place { rank, searching, ref rendezvous, .. } = *self.place;
         let address = rendezvous.to_string();

@@ -311,8 +311,8 @@ impl Leader {
         }
     }
 
-    /// The leader's own PE hears it last: it may end at once, and the others must have heard by
-    /// then.
+    /// Sends the packet to all, to the leader's own PE last: that one may end at once, and the
+    /// others must have heard by then.
     fn down_to_all(&mut self, packet: &Packet) {
         let last = matches!(packet.op, Op::Farewell | Op::Failed);
         if last {
@@ -335,7 +335,7 @@ impl Leader {
         }
     }
 
-    /// Nothing follows: closes all connections when all is sent.
+    /// Closes all connections when all is sent: nothing follows.
     fn finish(&mut self) {
         if self.over.is_some() {
             return;
@@ -359,7 +359,8 @@ impl Leader {
         self.down_to_all(&Packet { generation, rank: HUB, op: Op::Failed, bytes });
     }
 
-    /// A connection is gone, or must be given up: `why` completes the sentence "PE k ...".
+    /// Notes that a connection is gone, or must be given up: `why` completes the sentence "PE k
+    /// ...".
     fn lose(&mut self, connection: Connection, why: &str) {
         if connection == self.upstream {
             let why = if why.starts_with("closed") { "it closed the connection" } else { why };

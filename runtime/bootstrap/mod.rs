@@ -175,27 +175,27 @@ impl Bootstrap {
         Ok(Self { rank: place.rank, npes: place.npes, job: place.job, link: Link::Hub(client) })
     }
 
-    /// This PE's number.
+    /// Returns this PE's number.
     pub fn rank(&self) -> u32 {
         self.rank
     }
 
-    /// PEs in the job.
+    /// Returns the number of PEs in the job.
     pub fn size(&self) -> u32 {
         self.npes
     }
 
-    /// The job's public name.
+    /// Returns the job's public name.
     pub fn job_name(&self) -> JobName {
         self.job.name()
     }
 
-    /// The job's secret.
+    /// Returns the job's secret.
     pub fn job_id(&self) -> JobId {
         self.job
     }
 
-    /// This node's address by which the rendezvous was reached.
+    /// Returns this node's address by which the rendezvous was reached.
     pub(crate) fn local_address(&self) -> Option<IpAddr> {
         match &self.link {
             Link::Single { .. } => None,
@@ -203,7 +203,7 @@ impl Bootstrap {
         }
     }
 
-    /// Every PE's process and machine, by rank.
+    /// Returns every PE's process and machine, by rank.
     pub fn peers(&self) -> &[Peer] {
         match &self.link {
             Link::Single { peers, .. } => peers,
@@ -211,8 +211,8 @@ impl Bootstrap {
         }
     }
 
-    /// Ranks on this PE's node, its own included, ascending: those that can pass file descriptors
-    /// to each other.
+    /// Returns the ranks on this PE's node, its own included, ascending: those that can pass file
+    /// descriptors to each other.
     pub fn node_peers(&self) -> Vec<u32> {
         let peers = self.peers();
         let node = &peers[self.rank as usize].node;
@@ -323,7 +323,7 @@ impl Bootstrap {
         self.abort(&failure::exit_reason(status, reason));
     }
 
-    /// Why the job has failed, if it has.
+    /// Returns why the job has failed, if it has.
     pub fn failure(&self) -> Option<Failure> {
         match &self.link {
             Link::Single { failure, .. } => failure.get(),

@@ -16,8 +16,8 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// The same process as part of the node of this name (`OXSHMEM_NODE`); without a name of the
-    /// node that it is on.
+    /// Returns the same process as part of the node of this name (`OXSHMEM_NODE`); without a name
+    /// of the node that it is on.
     pub(super) fn on(mut self, name: &str) -> Self {
         if !name.is_empty() {
             self.node.push_str(&format!("/{:016x}", digest(name.as_bytes())));
@@ -38,12 +38,12 @@ impl Peer {
         )
     }
 
-    /// What it is equal in with all PEs of its machine, whatever `OXSHMEM_NODE` says.
+    /// Returns what it is equal in with all PEs of its machine, whatever `OXSHMEM_NODE` says.
     pub(super) fn machine(&self) -> &str {
         self.node.split('/').next().unwrap_or_default()
     }
 
-    /// This process.
+    /// Returns this process.
     pub(super) fn this() -> Self {
         let read = |path: &str| std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
         let host = read("/proc/sys/kernel/hostname").unwrap_or_else(|| "unknown".into());

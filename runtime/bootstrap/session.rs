@@ -122,7 +122,8 @@ struct Collective {
 }
 
 impl Session {
-    /// A job that no rank has joined yet. `npes` when it is known beforehand.
+    /// Creates the session of a job that no rank has joined yet. `npes` is given when it is known
+    /// beforehand.
     pub fn new(job: JobName, npes: Option<u32>) -> Self {
         Self {
             job,
@@ -157,17 +158,17 @@ impl Session {
         Self { one_program: true, ..self }
     }
 
-    /// The actions since the last call, in the order in which they must be done.
+    /// Returns the actions since the last call, in the order in which they must be done.
     pub fn take_actions(&mut self) -> Vec<Action> {
         std::mem::take(&mut self.actions)
     }
 
-    /// Why the job has failed.
+    /// Returns why the job has failed.
     pub fn failure(&self) -> Option<&Failure> {
         self.failure.as_ref()
     }
 
-    /// Connections that are no rank's.
+    /// Returns the number of connections that are no rank's.
     pub fn strangers(&self) -> usize {
         self.connections.len() - self.links.len()
     }
@@ -177,7 +178,7 @@ impl Session {
         (self.groups.open(), self.groups.failures())
     }
 
-    /// When [`Session::tick`] has something to do next.
+    /// Returns when [`Session::tick`] has something to do next.
     pub fn deadline(&self) -> Option<Duration> {
         // All were given the same time, so the oldest is the first.
         let silent = self.silent.first_key_value().map(|(_, deadline)| *deadline);
@@ -186,13 +187,14 @@ impl Session {
         silent.into_iter().chain(joining).chain(open).chain(self.groups.deadline()).min()
     }
 
-    /// A connection was accepted.
+    /// Notes that a connection was accepted.
     pub fn opened(&mut self, now: Duration, connection: Connection) {
         self.connections.insert(connection, State::Silent);
         self.silent.insert(connection, now.saturating_add(HELLO_DEADLINE));
     }
 
-    /// A connection is gone, or must be given up: `why` completes the sentence "PE k ...".
+    /// Notes that a connection is gone, or must be given up: `why` completes the sentence "PE k
+    /// ...".
     pub fn broken(&mut self, connection: Connection, why: &str) {
         self.silent.remove(&connection);
         self.links.remove(&connection);
@@ -210,7 +212,7 @@ impl Session {
         self.fail(FailureKind::Lost, vec![rank], message);
     }
 
-    /// A PE of this job, or what says so, asks for its secret: sends the reply and ends the
+    /// Sends the reply to a PE of this job, or what says so, that requests its secret, and ends the
     /// connection. A PE of a later program gets none, and goes on looking.
     pub fn asked(&mut self, connection: Connection, rank: u32, reply: Result<Vec<u8>, String>) {
         match reply {
@@ -223,7 +225,8 @@ impl Session {
         }
     }
 
-    /// A PE of this job does not have the secret that the rendezvous has: `what` says which.
+    /// Notes that a PE of this job does not have the secret that the rendezvous has: `what` says
+    /// which.
     pub fn bare(&mut self, connection: Connection, what: String) {
         self.refuse(connection, HUB, what);
     }
@@ -235,7 +238,7 @@ impl Session {
         self.one_program && (self.generation > 1 || self.failure.is_some() && has_been_here)
     }
 
-    /// A connection is not a PE's, which it would have proven before its first frame.
+    /// Notes that a connection is not a PE's, which it would have proven before its first frame.
     pub fn stranger(&mut self, connection: Connection, why: &Stranger) {
         match why {
             Stranger::Old(version) => self.garbage(connection, &FrameError::Version(*version)),
@@ -249,7 +252,7 @@ impl Session {
         }
     }
 
-    /// A connection carries something other than frames.
+    /// Notes that a connection carries something other than frames.
     pub fn garbage(&mut self, connection: Connection, error: &FrameError) {
         if let (Some(State::Silent), FrameError::Version(version)) = (self.connections.get(&connection), error) {
             // In the other side's version, so that it reads why, and does not try again.
@@ -259,13 +262,13 @@ impl Session {
         }
     }
 
-    /// The process of `rank` has ended; `how` completes the sentence "PE k ...".
+    /// Notes that the process of `rank` has ended; `how` completes the sentence "PE k ...".
     pub fn exited(&mut self, rank: u32, how: &str) {
         self.exited.insert(rank, how.to_owned());
         self.check_exited();
     }
 
-    /// No more connections can be taken, for this reason, though ranks are missing.
+    /// Notes that no more connections can be taken, for this reason, though ranks are missing.
     pub fn full(&mut self, why: &str) {
         if self.joining.is_some() {
             let (joined, npes) = (self.joined, self.members.len());
@@ -274,7 +277,7 @@ impl Session {
         }
     }
 
-    /// Time has passed.
+    /// Notes that time has passed.
     pub fn tick(&mut self, now: Duration) {
         while let Some((connection, _)) = self.silent.first_key_value().filter(|(_, at)| **at <= now) {
             let connection = *connection;
@@ -304,7 +307,7 @@ impl Session {
         }
     }
 
-    /// A frame arrived.
+    /// Handles a frame that arrived.
     pub fn frame(&mut self, now: Duration, connection: Connection, frame: Frame) {
         match self.connections.get(&connection) {
             Some(State::Silent) => match frame.message {
@@ -589,7 +592,7 @@ impl Session {
         self.fail(FailureKind::Missing, absent, message);
     }
 
-    /// The first failure counts; all that follow come from it.
+    /// Notes a failure. The first counts; all that follow come from it.
     fn fail(&mut self, kind: FailureKind, ranks: Vec<u32>, message: String) {
         if self.failure.is_some() {
             return;

@@ -98,7 +98,7 @@ struct Socket {
 }
 
 impl Sockets {
-    /// No connections yet; those to come belong to `job`.
+    /// Creates it without connections; those to come belong to `job`.
     ///
     /// # Errors
     /// The system refuses a descriptor.

@@ -100,8 +100,8 @@ pub fn lengthen(listener: &TcpListener) -> io::Result<()> {
     Ok(rustix::net::listen(listener, BACKLOG)?)
 }
 
-/// No delay for small frames; and probes, so that a machine that vanishes is noticed within about
-/// 20 seconds.
+/// Turns off the delay of small frames and turns on probes, so that a machine that vanishes is
+/// noticed within about 20 seconds.
 pub fn tune(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     sockopt::set_socket_keepalive(stream, true)?;

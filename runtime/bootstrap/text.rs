@@ -9,7 +9,7 @@ pub(crate) fn cut(text: &str, limit: usize) -> &str {
     &text[..end.unwrap_or(0)]
 }
 
-/// `1, 3 and 5`; of a long list only the beginning.
+/// Returns the list as `1, 3 and 5`; of a long list only the beginning.
 pub(crate) fn list(ranks: &[u32]) -> String {
     const SHOWN: usize = 16;
     let text: Vec<String> = ranks.iter().take(SHOWN).map(u32::to_string).collect();

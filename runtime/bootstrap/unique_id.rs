@@ -69,8 +69,8 @@ impl UniqueId {
         Self::start(None, false)
     }
 
-    /// [`create`](Self::create) for a job of `npes` PEs, if that is known, all of them on this node
-    /// if `one_node` says so: then only this node can reach the hub.
+    /// Does the same as [`create`](Self::create) for a job of `npes` PEs, if that is known, all of
+    /// them on this node if `one_node` says so: then only this node can reach the hub.
     pub(super) fn start(npes: Option<u32>, one_node: bool) -> Result<Self, BootstrapError> {
         let job = JobId::random()?;
         let (hub, rendezvous) = start_hub(job, npes, one_node, Places::Unknown)?;
@@ -109,7 +109,7 @@ impl UniqueId {
             .or_else(|| fits(&addresses[..addresses.len().min(1)]))
     }
 
-    /// The job.
+    /// Returns the job.
     ///
     /// ```
     /// use oxshmem::bootstrap::UniqueId;
@@ -122,7 +122,7 @@ impl UniqueId {
         self.job
     }
 
-    /// Where its PEs meet.
+    /// Returns where its PEs meet.
     ///
     /// ```
     /// use oxshmem::bootstrap::UniqueId;
@@ -253,8 +253,8 @@ pub(crate) fn start_hub(
     Ok((hub, Rendezvous(addresses)))
 }
 
-/// Addresses of this machine that another could use: of interfaces that are up, IPv4 first, without
-/// loopback and link-local.
+/// Returns the addresses of this machine that another could use: of interfaces that are up, IPv4
+/// first, without loopback and link-local.
 fn addresses() -> Result<Vec<IpAddr>, BootstrapError> {
     let mut addresses = Vec::new();
     for interface in interfaces()?.iter().filter(|interface| !interface.is_local()) {

@@ -68,7 +68,7 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// A connection on which nothing has been read.
+    /// Wraps a connection on which nothing has been read.
     pub fn new(stream: Channel) -> Self {
         Self { stream, decoder: Decoder::new(MAX_FROM_HUB), timeout: None }
     }
@@ -90,15 +90,15 @@ impl Wire {
         if is_right(&theirs) { Ok(()) } else { Err(WireError::Stranger("it does not prove that it knows")) }
     }
 
-    /// The next bytes, before the first frame. A frame instead of them says why the other side
-    /// refuses this one.
+    /// Reads the next bytes, before the first frame. A frame instead of them says why the other
+    /// side refuses this one.
     pub fn read_exact<const N: usize>(&mut self, deadline: Instant) -> Result<[u8; N], WireError> {
         let mut bytes = [0; N];
         self.fill(&mut bytes, deadline)?;
         Ok(bytes)
     }
 
-    /// [`Wire::read_exact`], into bytes of the caller's.
+    /// Does the same as [`Wire::read_exact`], into bytes of the caller's.
     pub fn fill(&mut self, bytes: &mut [u8], deadline: Instant) -> Result<(), WireError> {
         let mut filled = 0;
         while filled < bytes.len() {
@@ -125,13 +125,13 @@ impl Wire {
         Ok(())
     }
 
-    /// The next frame. Without a deadline it waits for the first byte forever, and for the rest not
-    /// longer than [`STALL`].
+    /// Reads the next frame. Without a deadline it waits for the first byte forever, and for the
+    /// rest not longer than [`STALL`].
     pub fn read(&mut self, deadline: Option<Instant>) -> Result<Frame, WireError> {
         self.next(deadline, Decoder::next_frame)
     }
 
-    /// [`Wire::read`], for what `next` finds complete.
+    /// Does the same as [`Wire::read`], for what `next` finds complete.
     pub fn next<T>(
         &mut self,
         deadline: Option<Instant>,

@@ -44,7 +44,7 @@ impl Config {
         Self::builder().vars(vars).build()
     }
 
-    /// A builder with every default and no environment; see [`ConfigBuilder::env`].
+    /// Creates a builder with every default and no environment; see [`ConfigBuilder::env`].
     ///
     /// ```
     /// use oxshmem::Config;
@@ -56,7 +56,7 @@ impl Config {
         ConfigBuilder { config: Self::default(), vars: Vec::new() }
     }
 
-    /// A builder that starts from this configuration, to change some of its values.
+    /// Creates a builder that starts from this configuration, to change some of its values.
     ///
     /// ```
     /// use oxshmem::Config;
@@ -70,7 +70,8 @@ impl Config {
         ConfigBuilder { config: self.clone(), vars: Vec::new() }
     }
 
-    /// Every variable with its value, written as in the environment, and where the value came from.
+    /// Returns every variable with its value, written as in the environment, and where the value
+    /// came from.
     ///
     /// ```
     /// use oxshmem::Config;
@@ -204,14 +205,14 @@ impl ConfigBuilder {
     }
 }
 
-/// The name as text if it starts with our prefix, with what is not UTF-8 replaced so that it is
-/// reported as unknown.
+/// Returns the name as text if it starts with our prefix, with what is not UTF-8 replaced so that
+/// it is reported as unknown.
 fn own_name(name: &OsStr) -> Option<String> {
     let name = name.to_string_lossy();
     name.starts_with(PREFIX).then(|| name.into_owned())
 }
 
-/// The known name that is fewest edits away, if that is near enough to be meant.
+/// Returns the known name that is fewest edits away, if that is near enough to be meant.
 fn nearest(name: &str) -> Option<&'static str> {
     VARIABLES
         .iter()

@@ -136,7 +136,7 @@ pub enum Hca {
 }
 
 impl Hca {
-    /// The device that it names.
+    /// Returns the device that it names.
     ///
     /// ```
     /// use oxshmem::config::Hca;
@@ -151,7 +151,7 @@ impl Hca {
         }
     }
 
-    /// What kind of device it wants.
+    /// Returns what kind of device it wants.
     ///
     /// ```
     /// use oxshmem::config::Hca;

@@ -35,7 +35,7 @@ pub(crate) trait Value: Clone {
     const FORM: &'static str;
     fn parse(text: &str) -> Option<Self>;
     fn show(&self) -> String;
-    /// The numbers that limits apply to.
+    /// Returns the numbers that limits apply to.
     fn numbers(&self) -> Vec<u64> {
         Vec::new()
     }
@@ -131,7 +131,7 @@ pub enum Choice<T = u32> {
 }
 
 impl<T> Choice<T> {
-    /// The number, if it is given.
+    /// Returns the number, if it is given.
     ///
     /// ```
     /// use oxshmem::config::Choice;
@@ -249,7 +249,7 @@ impl<T: Value> Value for Option<T> {
     }
 }
 
-/// The value of a string of decimal digits; neither sign nor blank is accepted.
+/// Returns the value of a string of decimal digits; neither sign nor blank is accepted.
 pub(super) fn decimal(text: &str) -> Option<u64> {
     if text.bytes().all(|b| b.is_ascii_digit()) { text.parse().ok() } else { None }
 }

@@ -317,8 +317,8 @@ impl Pe {
         }
     }
 
-    /// Whether contexts have queue pairs to a PE: it is not reached by load and store, or cards do
-    /// all atomics.
+    /// Returns whether contexts have queue pairs to a PE: it is not reached by load and store, or
+    /// cards do all atomics.
     fn posts_to(&self, ibgda: &Ibgda, pe: usize) -> bool {
         ibgda.atomics().by_card || !self.is_direct(pe)
     }

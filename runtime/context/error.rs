@@ -21,15 +21,15 @@ pub enum ContextError {
     /// Too few or too many contexts.
     #[error("{count} contexts in one call; 1 to {most} can be created at a time")]
     Count {
-        /// What the call asks for.
+        /// What the call requests.
         count: usize,
         /// The limit.
         most: usize,
     },
-    /// A send queue of a size that there is not.
+    /// A send queue of an invalid size.
     #[error("a send queue of {depth} blocks; its depth is a power of two from {least} to {most}")]
     Depth {
-        /// What the call asks for.
+        /// What the call requests.
         depth: u32,
         /// The least.
         least: u32,
@@ -46,7 +46,7 @@ pub enum ContextError {
         /// The most members.
         most: usize,
     },
-    /// Members asked for different contexts. Nothing was created.
+    /// Members requested different contexts. Nothing was created.
     #[error(
         "PE {me} creates {mine}, PE {pe} creates {theirs}; all members of the team have to create the same contexts"
     )]

@@ -36,7 +36,8 @@ impl ContextOptions {
     /// Contexts that one call creates, at most.
     pub(super) const MOST: usize = 65536;
 
-    /// One context for these threads, with a send queue of 1024 blocks of 64 bytes.
+    /// Creates options for one context for these threads, with a send queue of 1024 blocks of 64
+    /// bytes.
     ///
     /// ```
     /// let options = oxshmem::ContextOptions::new(oxshmem::Sharing::Thread);
@@ -47,7 +48,7 @@ impl ContextOptions {
         Self { sharing, count: 1, depth: 1024, card: None, rails: Rails::Auto }
     }
 
-    /// How many contexts are created, 1 to 65536.
+    /// Sets how many contexts are created, 1 to 65536.
     ///
     /// ```
     /// let options = oxshmem::ContextOptions::new(oxshmem::Sharing::Warp).count(8);
@@ -70,8 +71,8 @@ impl ContextOptions {
         Self { depth, ..self }
     }
 
-    /// The card of all contexts, here and at the peers; by default contexts are on each card in
-    /// turn.
+    /// Sets the card of all contexts, here and at the peers; by default contexts are on each card
+    /// in turn.
     ///
     /// ```
     /// let options = oxshmem::ContextOptions::new(oxshmem::Sharing::Warp).card(0);
@@ -82,10 +83,10 @@ impl ContextOptions {
         Self { card: Some(card), ..self }
     }
 
-    /// By which cards the PEs send to PEs of other nodes. [`Rails::Auto`], the default, is as in
-    /// the default context. Where PEs push (`OXSHMEM_RAILS`), contexts with [`Rails::Direct`] send
-    /// by each PE's own card all the same, by half as many queue pairs. Contexts cannot push where
-    /// PEs do not, and where the CPU proxy pushes they cannot do otherwise.
+    /// Sets by which cards the PEs send to PEs of other nodes. [`Rails::Auto`], the default, is as
+    /// in the default context. Where PEs push (`OXSHMEM_RAILS`), contexts with [`Rails::Direct`]
+    /// send by each PE's own card all the same, by half as many queue pairs. Contexts cannot push
+    /// where PEs do not, and where the CPU proxy pushes they cannot do otherwise.
     ///
     /// ```
     /// use oxshmem::config::Rails;

@@ -172,8 +172,8 @@ impl Contexts {
 }
 
 impl Contexts {
-    /// What kernels of programs in other languages are given: each context as device code has it,
-    /// and where the device has them all.
+    /// Returns what kernels of programs in other languages are given: each context as device code
+    /// has it, and where the device has them all.
     #[doc(hidden)]
     #[must_use]
     pub fn as_device_has_them(&self) -> (&[abi::Context], u64) {

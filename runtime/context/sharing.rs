@@ -24,7 +24,7 @@ pub enum Sharing {
 }
 
 impl Sharing {
-    /// Bits of `abi::Context::how`.
+    /// Returns the bits of `abi::Context::how`.
     pub(super) fn how(self) -> u32 {
         match self {
             Self::Thread => abi::CONTEXT_PRIVATE | abi::CONTEXT_ALONE,

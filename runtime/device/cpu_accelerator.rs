@@ -30,7 +30,7 @@ pub(super) struct CpuAccelerator {
 }
 
 impl CpuAccelerator {
-    /// `memory` allocates and maps.
+    /// Creates the accelerator, for which `memory` allocates and maps.
     pub fn new(memory: Box<dyn Device>) -> Result<Self, DeviceError> {
         // SAFETY: the build generated `cpu`; it returns the module's static description.
         let module = unsafe { Module::from_raw(SOFT_HCA.cpu_object()) }

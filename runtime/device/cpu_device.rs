@@ -24,7 +24,7 @@ use super::stream::{Stream, StreamKind};
 use crate::abi;
 use crate::config::Config;
 
-/// Memory of this process and a SIMT executor that run the software HCA's kernel; for
+/// Returns memory of this process and a SIMT executor that run the software HCA's kernel; for
 /// [`SoftOptions::accelerator`](oxshmem_hca::soft::SoftOptions::accelerator).
 ///
 /// # Errors
@@ -68,7 +68,7 @@ impl CpuDevice {
     }
 }
 
-/// The executor that is a stream.
+/// Returns the executor that is a stream.
 fn executor_of<'a>(stream: &'a Stream, own: &'a Executor) -> Result<&'a Executor, DeviceError> {
     match &stream.0 {
         StreamKind::Own => Ok(own),

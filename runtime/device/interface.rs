@@ -34,11 +34,11 @@ impl AsFd for Memory {
 /// Address space for the heaps of the PEs of a node, or for a slab. Unmapped with everything in it
 /// when dropped.
 pub(crate) trait AddressSpace: Debug + Send + Sync {
-    /// First address.
+    /// Returns the first address.
     fn base(&self) -> u64;
     /// Maps `bytes` bytes of another process's memory at `base() + offset`.
     fn map(&self, memory: BorrowedFd<'_>, offset: u64, bytes: u64) -> Result<(), DeviceError>;
-    /// The same with memory of this process.
+    /// Does the same with memory of this process.
     fn map_own(&self, memory: &Memory, offset: u64, bytes: u64) -> Result<(), DeviceError> {
         self.map(memory.as_fd(), offset, bytes)
     }
@@ -48,9 +48,9 @@ pub(crate) trait AddressSpace: Debug + Send + Sync {
 
 /// Host memory that kernels reach at the same address, zero at first. Freed when dropped.
 pub(crate) trait HostMemory: Debug + Send + Sync {
-    /// Where it is.
+    /// Returns where it is.
     fn address(&self) -> *mut u8;
-    /// Its length in bytes.
+    /// Returns its length in bytes.
     fn bytes(&self) -> u64;
 }
 
@@ -87,7 +87,7 @@ pub(crate) fn whole_pages(address: u64, bytes: u64) -> (u64, u64) {
 
 /// A page of device registers that kernels reach. Unmapped when dropped.
 pub(crate) trait MappedRegisters: Debug + Send + Sync {
-    /// Where kernels find the page.
+    /// Returns where kernels find the page.
     fn address(&self) -> u64;
 }
 
@@ -96,19 +96,19 @@ pub(crate) const ORDERED_FOR_OWNER: i32 = 100;
 
 /// A device: memory, and kernels to run on it.
 pub(crate) trait Device: Debug + Send + Sync {
-    /// `cpu`, `cuda`.
+    /// Returns `cpu` or `cuda`.
     fn name(&self) -> &'static str;
     /// Says to the PEs of the node, and to people, which device it is.
     fn identity(&self) -> String;
-    /// Whether kernels can load from and store to memory of the device with this identity; why not,
-    /// otherwise.
+    /// Checks whether kernels can load from and store to memory of the device with this identity;
+    /// the error says why not.
     fn reaches(&self, peer: &str) -> Result<(), String>;
-    /// Memory comes in multiples of this many bytes.
+    /// Returns the number of bytes in multiples of which memory comes.
     fn granularity(&self) -> u64;
     /// Reserves `bytes` bytes of addresses without memory at them. The first address is a multiple
     /// of `align`, a power of two, and of the granularity.
     fn reserve(&self, bytes: u64, align: u64) -> Result<Box<dyn AddressSpace>, DeviceError>;
-    /// `bytes` bytes of zeroed memory.
+    /// Allocates `bytes` bytes of zeroed memory.
     fn allocate(&self, bytes: u64) -> Result<Memory, DeviceError>;
     /// Copies host memory to device memory. Neither this nor `read` waits for kernels.
     ///
@@ -125,20 +125,22 @@ pub(crate) trait Device: Debug + Send + Sync {
     /// # Safety
     /// `at` names mapped device memory of that length.
     unsafe fn fill(&self, at: u64, value: u8, bytes: u64) -> Result<(), DeviceError>;
-    /// `bytes` bytes of zeroed memory that host and kernels read and write at the same time.
+    /// Allocates `bytes` bytes of zeroed memory that host and kernels read and write at the same
+    /// time.
     fn host_memory(&self, bytes: u64) -> Result<Box<dyn HostMemory>, DeviceError>;
     /// Copies device memory to `memory`, which this device gave.
     fn copier(&self, memory: Arc<dyn HostMemory>) -> Result<Box<dyn Copier>, DeviceError>;
     /// Lets kernels store to a page (of the system) with registers of another device, which this
     /// process has mapped at `page` and keeps mapped.
     fn map_registers(&self, page: *mut u8) -> Result<Box<dyn MappedRegisters>, DeviceError>;
-    /// What the driver says of the order in which a card's writes become visible in the device's
-    /// memory (`CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING`): from [`ORDERED_FOR_OWNER`]
-    /// on, kernels that see a write see those before it. Memory of the host always is so.
+    /// Returns what the driver says of the order in which a card's writes become visible in the
+    /// device's memory (`CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING`): from
+    /// [`ORDERED_FOR_OWNER`] on, kernels that see a write see those before it. Memory of the host
+    /// always is so.
     fn write_ordering(&self) -> i32 {
         ORDERED_FOR_OWNER
     }
-    /// The exporter of the device's memory as dma-bufs, if it is not the host's.
+    /// Returns the exporter of the device's memory as dma-bufs, if it is not the host's.
     fn exporter(&self) -> Option<&dyn DeviceMemory>;
     /// Gives every module, loaded before or later, this state. No kernel is running.
     fn install(&self, state: &abi::State) -> Result<(), DeviceError>;
@@ -153,12 +155,12 @@ pub(crate) trait Device: Debug + Send + Sync {
     }
     /// Loads a module and checks its ABI version.
     fn load(&self, source: &ModuleSource) -> Result<Arc<dyn LoadedModule>, DeviceError>;
-    /// A new stream.
+    /// Creates a new stream.
     fn create_stream(&self) -> Result<Stream, DeviceError>;
-    /// A new stream for kernels of one block that others wait for: they start before all kernels
-    /// of other streams that wait for room, where the device has priorities.
+    /// Creates a new stream for kernels of one block that others wait for: they start before all
+    /// kernels of other streams that wait for room, where the device has priorities.
     fn create_urgent_stream(&self) -> Result<Stream, DeviceError>;
-    /// The program's stream with this handle.
+    /// Returns the program's stream with this handle.
     ///
     /// # Safety
     /// `raw` is a stream of this device, and stays one while work is put on it and waited for.
@@ -170,7 +172,7 @@ pub(crate) trait Device: Debug + Send + Sync {
     /// # Safety
     /// `from` names mapped device memory of that length.
     unsafe fn synchronize(&self, wait: Wait<'_>, from: u64, bytes: &mut [u8]) -> Result<(), DeviceError>;
-    /// Whether device code may be running now that was not launched on the PE's own stream.
+    /// Returns whether device code may be running now that was not launched on the PE's own stream.
     fn runs_elsewhere(&self) -> bool;
     /// Returns whether what the PE has put on a stream has ended; `None` if that is not known.
     /// Waits for nothing.
@@ -181,7 +183,7 @@ pub(crate) trait Device: Debug + Send + Sync {
     /// # Safety
     /// Both ranges are mapped device memory until the copy has ended.
     unsafe fn copy_on(&self, stream: &Stream, to: u64, from: u64, bytes: u64) -> Result<bool, DeviceError>;
-    /// Whether kernels can access what is at `address`, a pointer of the program, as it is.
+    /// Returns whether kernels can access what is at `address`, a pointer of the program, as it is.
     fn is_accessible(&self, address: u64) -> bool;
     /// Returns what the program's memory of `bytes` bytes at `address` is. Pageable memory of the
     /// host becomes page-locked where kernels do not reach it otherwise. Why it cannot be
@@ -217,7 +219,7 @@ pub(crate) trait Device: Debug + Send + Sync {
     fn aside(&self, source: &ModuleSource) -> Result<Option<Arc<dyn Aside>>, DeviceError>;
     /// Runs the software HCA's kernel, independently of all other kernels.
     fn accelerator(&self) -> Result<Arc<dyn Accelerator>, DeviceError>;
-    /// The GPU, if it is one.
+    /// Returns the GPU, if it is one.
     fn gpu(&self) -> Option<CudaGpu>;
 }
 

@@ -28,9 +28,9 @@ pub(crate) use stream::Stream;
 
 use crate::config;
 
-/// Whether a PE that asks for `device` gets a GPU, as far as that can be told before it is opened:
-/// with `auto` it does where this build has kernels for GPUs and the driver shows one. For defaults
-/// that depend on it; a GPU may still turn out to be unusable.
+/// Returns whether a PE that requests `device` gets a GPU, as far as that can be told before it is
+/// opened: with `auto` it does where this build has kernels for GPUs and the driver shows one. For
+/// defaults that depend on it; a GPU may still turn out to be unusable.
 ///
 /// ```
 /// use oxshmem::config::Device;

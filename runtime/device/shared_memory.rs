@@ -16,13 +16,13 @@ pub(super) struct SharedMemory {
 }
 
 impl SharedMemory {
-    /// All of what was just allocated.
+    /// Maps all of what was just allocated.
     pub fn own(space: Box<dyn AddressSpace>, memory: &Memory, bytes: u64) -> Result<Self, DeviceError> {
         space.map_own(memory, 0, bytes)?;
         Ok(Self { space, offset: 0, bytes })
     }
 
-    /// Memory of a peer; `bytes` bytes from its start are mapped, and what is meant begins at
+    /// Maps memory of a peer; `bytes` bytes from its start are mapped, and what is meant begins at
     /// `offset`.
     pub fn of_peer(
         space: Box<dyn AddressSpace>,

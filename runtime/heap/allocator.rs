@@ -32,8 +32,8 @@ struct Live {
 }
 
 impl HeapAllocator {
-    /// `capacity` is a multiple of [`LINE`]. Lines are counted in 32 bits, so of 512 GiB, the
-    /// configuration's limit, the last is not used.
+    /// Creates the allocator; `capacity` is a multiple of [`LINE`]. Lines are counted in 32 bits,
+    /// so of 512 GiB, the configuration's limit, the last is not used.
     pub(crate) fn new(capacity: u64) -> Self {
         let lines = u32::try_from(capacity / LINE).unwrap_or(u32::MAX);
         Self { inner: Allocator::with_max_allocs(lines, MAX_ALLOCATIONS), live: BTreeMap::new() }

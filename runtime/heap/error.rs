@@ -52,7 +52,7 @@ pub enum HeapError {
         theirs: String,
     },
     /// Not a power of two, or too large.
-    #[error("alignment {align} is not a power of two between 1 and {limit}")]
+    #[error("alignment {align} is not a power of two between 1 and {limit}; pass a power of two in that range")]
     Alignment {
         /// The requested alignment.
         align: u64,
@@ -78,9 +78,9 @@ pub enum HeapError {
         /// Length of the transfer.
         bytes: usize,
     },
-    /// A strided transfer of a stride, or of elements of a size, that there is not.
+    /// A strided transfer with an invalid stride or an invalid element size.
     #[error(
-        "a stride of {stride} and elements of {element_bytes} bytes: strides are at least 1, elements have 1, 2, 4, 8 or 16 bytes"
+        "stride {stride} or element size {element_bytes} is invalid; strides are at least 1, elements have 1, 2, 4, 8 or 16 bytes"
     )]
     Strided {
         /// The smaller stride, in elements.
@@ -96,8 +96,10 @@ pub enum HeapError {
         /// Bytes of an element.
         element_bytes: usize,
     },
-    /// A wait for variables of a type that there is none for.
-    #[error("no variables to wait for have the type {element}; they are integers of 16 to 64 bits: 1, 2, 3, 5, 6 or 7")]
+    /// A wait for variables of a type that no wait accepts.
+    #[error(
+        "cannot wait for variables of type {element}; the valid types are int16 (1), int32 (2), int64 (3), uint16 (5), uint32 (6) and uint64 (7)"
+    )]
     NoVariable {
         /// The type's number.
         element: u32,

@@ -245,8 +245,8 @@ impl SymmetricHeap {
         if inside { Ok(LocalPlace::Peer) } else { Err(self.outside(address)) }
     }
 
-    /// Memory for the chunks that are missing until `end` bytes are backed. Nothing has changed
-    /// until it is given to [`grow`](Self::grow).
+    /// Allocates memory for the chunks that are missing until `end` bytes are backed. Nothing has
+    /// changed until it is given to [`grow`](Self::grow).
     pub(crate) fn allocate_chunks(&self, end: u64) -> Result<Vec<Memory>, DeviceError> {
         let wanted = usize::try_from(end.div_ceil(self.layout.chunk)).unwrap_or(usize::MAX);
         (self.chunks.len()..wanted).map(|_| self.device.allocate(self.layout.chunk)).collect()
@@ -335,7 +335,7 @@ impl SymmetricHeap {
         self.links.slots().try_for_each(|slot| self.space.unmap(self.at(slot, offset), bytes))
     }
 
-    /// Where an offset of a heap is in the address space.
+    /// Returns where an offset of a heap is in the address space.
     fn at(&self, slot: usize, offset: u64) -> u64 {
         slot as u64 * self.layout.max + offset
     }

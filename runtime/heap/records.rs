@@ -87,7 +87,7 @@ impl Records {
     }
 }
 
-/// Offset after the last byte.
+/// Returns the offset after the last byte.
 fn end(allocation: &Allocation) -> u64 {
     allocation.offset() + allocation.bytes()
 }

@@ -59,7 +59,7 @@ pub struct StridedTransfer {
     pub pe: usize,
 }
 
-/// The bytes from the first to the end of the last of `n` elements.
+/// Returns the bytes from the first to the end of the last of `n` elements.
 fn span(n: usize, stride: usize, element_bytes: usize) -> usize {
     match n {
         0 => 0,
@@ -113,7 +113,7 @@ impl StridedTransfer {
     /// Fails like [`put`](Self::put).
     ///
     /// # Safety
-    /// As of [`put`](Self::put), of writable elements.
+    /// The same as for [`put`](Self::put), but the elements at `local` must be writable.
     ///
     /// ```
     /// use oxshmem::by_address::StridedTransfer;
@@ -205,8 +205,8 @@ impl StridedTransfer {
     }
 }
 
-/// Whether kernels use the local side as it is; other memory passes through the staging buffer,
-/// which a stream has no use for.
+/// Returns whether kernels use the local side as it is; other memory passes through the staging
+/// buffer, which a stream has no use for.
 fn is_direct<I: Operations>(own: &Pe, address: u64, bytes: usize) -> Result<bool> {
     let place = own.locate(address, bytes as u64)?;
     let accessible = own.device().is_accessible(address);

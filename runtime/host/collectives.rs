@@ -65,7 +65,7 @@ reducible! {
     f64 = Float64, Complex<f32> = Complex32, Complex<f64> = Complex64, f16 = Half, bf16 = Bfloat16,
 }
 
-/// Whether a reduction is defined; see `ReduceOp`.
+/// Returns whether a reduction is defined; see `ReduceOp`.
 fn is_defined(op: ReduceOp, element: Type) -> bool {
     match op {
         ReduceOp::And | ReduceOp::Or | ReduceOp::Xor => (element as u32) < Type::Float32 as u32,
@@ -108,12 +108,13 @@ pub(super) fn sides<T>(
     Ok((dst.first(own.id(), dst_needed, "dst")?, src.first(own.id(), src_needed, "src")?))
 }
 
-/// Elements of `parts` parts of `n`; what is more than any slice has is refused with the range.
+/// Returns the number of elements of `parts` parts of `n`; what is more than any slice has is
+/// refused with the range.
 pub(super) fn parts(n: usize, parts: usize) -> usize {
     n.saturating_mul(parts)
 }
 
-/// Elements from the first to the last of `n` with a stride.
+/// Returns the number of elements from the first to the last of `n` with a stride.
 pub(super) fn span(n: usize, stride: usize) -> usize {
     if n == 0 { 0 } else { (n - 1).saturating_mul(stride).saturating_add(1) }
 }
@@ -209,8 +210,8 @@ pub(super) fn defined<T: Reducible>(op: ReduceOp, sides: Sides) -> Result<Sides>
     if is_defined(op, T::TYPE) { Ok(sides) } else { Err(TeamError::BadReduction { op, element: T::NAME }.into()) }
 }
 
-/// A length that lets device code look at an address that it will refuse: with nothing to copy it
-/// would not.
+/// Returns a length that lets device code look at an address that it will refuse: with nothing to
+/// copy it would not.
 pub(super) fn refusable(length: u64, dst: u64) -> u64 {
     if dst == NOWHERE.0 { length.max(1) } else { length }
 }

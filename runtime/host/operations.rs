@@ -620,8 +620,8 @@ fn first_bytes<T>(own: &Pe, dst: &SymmetricView<'_, T>, bytes: u64) -> Result<u6
     dst.first(own.id(), usize::try_from(needed).unwrap_or(usize::MAX), "dst")
 }
 
-/// Whether kernels use the program's side of a transfer as it is. Other memory passes through the
-/// staging buffer, which a stream has no use for.
+/// Returns whether kernels use the program's side of a transfer as it is. Other memory passes
+/// through the staging buffer, which a stream has no use for.
 fn is_direct<I: sealed::Issuer + ?Sized>(own: &Pe, address: u64, bytes: usize) -> Result<bool> {
     let place = own.locate(address, bytes as u64)?;
     if I::WAITS {

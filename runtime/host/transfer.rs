@@ -258,7 +258,7 @@ impl Pe {
     /// Queues a put of `bytes` bytes and then the update of a signal.
     ///
     /// # Safety
-    /// Fails like [`queue_put`](Self::queue_put).
+    /// The same as for [`queue_put`](Self::queue_put).
     pub(super) unsafe fn queue_put_signal(
         &self,
         (target, source): (u64, u64),
@@ -283,6 +283,8 @@ impl Pe {
     }
 }
 
+/// Returns the bytes of the host at `at`.
+///
 /// # Safety
 /// `at` names that many readable bytes, or there are none.
 pub(super) unsafe fn host_bytes<'a>(at: u64, bytes: usize) -> &'a [u8] {
@@ -293,6 +295,8 @@ pub(super) unsafe fn host_bytes<'a>(at: u64, bytes: usize) -> &'a [u8] {
     unsafe { std::slice::from_raw_parts(at as *const u8, bytes) }
 }
 
+/// Returns the bytes of the host at `at`, to be written.
+///
 /// # Safety
 /// `at` names that many writable bytes, or there are none.
 pub(super) unsafe fn host_bytes_mut<'a>(at: u64, bytes: usize) -> &'a mut [u8] {

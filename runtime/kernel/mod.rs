@@ -66,8 +66,11 @@ impl Module {
 /// A kernel of a [`Module`], by its name. A kernel that [`kernels!`](crate::kernels) declares also
 /// has its arguments checked by the compiler.
 ///
-/// # Errors, threads and drop
-/// Usable as long as its [`Module`], which it keeps.
+/// # Errors
+/// A kernel of a PE that has been finalized is refused by every launch.
+///
+/// # Threads and drop
+/// `Send` and `Sync`. A kernel keeps its [`Module`] loaded until it is dropped.
 ///
 /// ```
 /// use oxshmem::LaunchConfig;

@@ -61,7 +61,8 @@ pub(super) struct Course {
 }
 
 impl Course {
-    /// A job that runs, whose PEs have this time to end by themselves and, again, after SIGTERM.
+    /// Creates the state of a job that runs, whose PEs have this time to end by themselves and,
+    /// again, after SIGTERM.
     pub fn new(grace: Duration) -> Self {
         Self {
             grace,
@@ -74,7 +75,7 @@ impl Course {
         }
     }
 
-    /// Whether the end of the job came from outside.
+    /// Returns whether the end of the job came from outside.
     pub fn was_ended(&self) -> bool {
         self.timed_out || self.interrupted.is_some()
     }
@@ -103,24 +104,24 @@ impl Course {
         }
     }
 
-    /// The job is to end: the PEs have time to do so by themselves.
+    /// Notes that the job is to end: the PEs have time to do so by themselves.
     pub fn begin_grace(&mut self) {
         if matches!(self.ending, Ending::No) {
             self.ending = Ending::Grace(Instant::now() + self.grace);
         }
     }
 
-    /// The PEs have got SIGTERM, and the usual time, and `more`, to follow it.
+    /// Notes that the PEs have got SIGTERM, and the usual time, and `more`, to follow it.
     pub fn terminated(&mut self, more: Duration) {
         self.ending = Ending::Terminated(Instant::now() + self.grace + more);
     }
 
-    /// The PEs have got SIGKILL.
+    /// Notes that the PEs have got SIGKILL.
     pub fn killed(&mut self) {
         self.ending = Ending::Killed;
     }
 
-    /// A PE has ended.
+    /// Notes that a PE has ended.
     pub fn ended(&mut self, rank: u32, status: PeStatus) {
         if !status.is_success() && self.failed.is_none() {
             self.failed = Some(rank);

@@ -510,8 +510,8 @@ impl<'a> Job<'a> {
         source.read(target(captured, sink, prefix, heard))
     }
 
-    /// A PE's process has ended. It stays a zombie until the job is over, so that its process
-    /// group's number stays taken.
+    /// Notes that a PE's process has ended. It stays a zombie until the job is over, so that its
+    /// process group's number stays taken.
     fn ended(&mut self, rank: usize) {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
         let Ok(Some(status)) = rustix::process::waitid(WaitId::PidFd(self.pes[rank].pidfd.as_fd()), options) else {
@@ -595,7 +595,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// The launcher is gone, or speaks no language of ours: what it started ends.
+    /// Notes that the launcher is gone, or speaks no language of ours: what it started ends.
     fn forsaken(&mut self, why: &str) {
         self.report(format!("{why}; killing the PEs of this host"));
         self.orders = None;
@@ -737,8 +737,8 @@ fn pid(child: &Child) -> Pid {
     Pid::from_child(child)
 }
 
-/// Whether reading standard input would not stop this process: it is not a terminal, or we are in
-/// its foreground.
+/// Returns whether reading standard input would not stop this process: it is not a terminal, or we
+/// are in its foreground.
 pub(super) fn may_read_terminal() -> bool {
     // SAFETY: both calls only ask.
     !io::stdin().is_terminal() || unsafe { libc::tcgetpgrp(0) == libc::getpgrp() }

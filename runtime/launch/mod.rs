@@ -46,8 +46,8 @@ pub use remote::{RemoteShell, run_on};
 use crate::bootstrap::launcher::{Environment, find};
 use crate::config::{LAUNCHER_VARIABLES, Launcher};
 
-/// Whether a launcher started this process as a PE: `oxrun`, or another whose variables are set
-/// (`OXSHMEM_LAUNCHER`), even if they cannot be used.
+/// Returns whether a launcher started this process as a PE: `oxrun`, or another whose variables are
+/// set (`OXSHMEM_LAUNCHER`), even if they cannot be used.
 ///
 /// ```
 /// if !oxshmem::launch::in_job() {

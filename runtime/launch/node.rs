@@ -30,7 +30,8 @@ pub fn serve_node() -> ExitCode {
     }
 }
 
-/// If the launcher is gone there is nothing to be told, and its silence is noticed elsewhere.
+/// Writes `line` to the launcher. If the launcher is gone there is nothing to be told, and its
+/// silence is noticed elsewhere.
 fn say(line: &[u8]) {
     let mut out = io::stdout().lock();
     let _ = out.write_all(&[line, b"\n"].concat()).and_then(|()| out.flush());

@@ -62,8 +62,8 @@ pub struct LaunchOptions {
 }
 
 impl LaunchOptions {
-    /// `npes` PEs of `program`, with prefixed output, no time limit, three seconds of grace, no
-    /// input, and signals not forwarded.
+    /// Creates options for `npes` PEs of `program`, with prefixed output, no time limit, three
+    /// seconds of grace, no input, and signals not forwarded.
     ///
     /// ```
     /// use oxshmem::launch::{LaunchOptions, run};

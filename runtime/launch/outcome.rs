@@ -42,7 +42,7 @@ pub enum PeStatus {
 }
 
 impl PeStatus {
-    /// Whether it is the status 0.
+    /// Returns whether it is the status 0.
     ///
     /// ```
     /// use oxshmem::launch::PeStatus;
@@ -127,7 +127,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Whether every PE ended with status 0, in time.
+    /// Returns whether every PE ended with status 0, in time.
     ///
     /// ```
     /// use oxshmem::launch::{LaunchOptions, run};

@@ -53,12 +53,12 @@ impl Source {
         Ok(Self { fd: Some(fd), kept: Vec::new() })
     }
 
-    /// The pipe, until it has ended.
+    /// Returns the pipe, until it has ended.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.fd.as_ref().map(AsFd::as_fd)
     }
 
-    /// What was captured, once the pipe has ended.
+    /// Returns what was captured, once the pipe has ended.
     pub fn into_captured(self) -> Vec<u8> {
         self.kept
     }
@@ -133,7 +133,7 @@ enum SinkState {
 }
 
 impl Sink {
-    /// A sink over a descriptor that stays open.
+    /// Creates a sink over a descriptor that stays open.
     pub fn new(fd: BorrowedFd<'static>) -> Self {
         Self { fd, waiting: Vec::new(), written: 0, state: SinkState::Open }
     }
@@ -147,12 +147,12 @@ impl Sink {
         }
     }
 
-    /// The descriptor, while something waits to be written to it.
+    /// Returns the descriptor, while something waits to be written to it.
     pub fn pending(&self) -> Option<BorrowedFd<'static>> {
         (!self.waiting.is_empty()).then_some(self.fd)
     }
 
-    /// Whether the waiting output has reached the limit, so that no more should be added.
+    /// Returns whether the waiting output has reached the limit, so that no more should be added.
     pub fn is_full(&self) -> bool {
         self.waiting.len() - self.written > MAX_WAITING
     }
@@ -197,7 +197,7 @@ mod tests {
 
     use super::*;
 
-    /// What comes out of a sink after `pieces` went through a source with prefix `> `.
+    /// Returns what comes out of a sink after `pieces` went through a source with prefix `> `.
     fn through(pieces: &[&[u8]]) -> Vec<u8> {
         let (input, mut output) = pipe().unwrap();
         let (mut result, end) = pipe().unwrap();

@@ -87,7 +87,8 @@ impl Order {
 }
 
 impl Start {
-    /// Strings one after the other, each ended by a zero byte, which none of them can contain.
+    /// Encodes the strings one after the other, each ended by a zero byte, which none of them can
+    /// contain.
     fn encode(&self) -> Vec<u8> {
         let numbers = [self.npes, self.first, self.count, u32::try_from(self.grace.as_millis()).unwrap_or(u32::MAX)];
         let numbers = numbers.map(|number| number.to_string());

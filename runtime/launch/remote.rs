@@ -484,7 +484,7 @@ impl Job<'_> {
                 _ if line == GREETING => self.hosts[number].greeted = true,
                 _ => {
                     let host = &self.hosts[number].share.host;
-                    self.report(format!("{host}: its oxrun said '{}', which is not understood", line.escape_ascii()));
+                    self.report(format!("{host}: its oxrun sent an unknown line '{}'", line.escape_ascii()));
                 }
             },
             Event::Complaint(number, line) => {
@@ -511,7 +511,7 @@ impl Job<'_> {
         self.report_failure(false);
     }
 
-    /// The connection to a host has ended, and with it, whatever it was, the PEs there.
+    /// Notes that the connection to a host has ended, and with it, whatever it was, the PEs there.
     fn host_ended(&mut self, number: usize) {
         let host = &mut self.hosts[number];
         host.ended = true;

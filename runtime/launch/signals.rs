@@ -52,7 +52,7 @@ impl Signals {
         Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) }, before })
     }
 
-    /// Readable when a signal is there.
+    /// Returns a descriptor that is readable when a signal is there.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -87,7 +87,7 @@ pub fn unblock_all() {
     }
 }
 
-/// `SIGKILL` for 9; a real-time signal only has its number.
+/// Returns the signal's name: `SIGKILL` for 9; a real-time signal only has its number.
 pub fn name(signal: i32) -> String {
     let known = match signal {
         libc::SIGHUP => "SIGHUP",

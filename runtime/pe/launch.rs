@@ -96,7 +96,7 @@ impl Pe {
     /// Puts a kernel on a stream.
     ///
     /// # Safety
-    /// Fails like [`Kernel::launch`](crate::Kernel::launch).
+    /// The same as for [`Kernel::launch`](crate::Kernel::launch).
     pub(crate) unsafe fn queue_kernel(
         &self,
         stream: &device::Stream,
@@ -156,7 +156,7 @@ impl Pe {
         unsafe { self.queue_lazily(stream, (&self.collectives, &COLLECTIVES, name), config, &args) }
     }
 
-    /// The same of the kernel of `levels.cu`.
+    /// Does the same with the kernel of `levels.cu`.
     ///
     /// # Safety
     /// `args` must fit the kernel.
@@ -216,7 +216,7 @@ impl Pe {
     /// Queues a copy of device memory by a copy engine; `false` if the device has none.
     ///
     /// # Safety
-    /// Fails like [`Device::copy_on`](device::Device::copy_on).
+    /// The same as for [`Device::copy_on`](device::Device::copy_on).
     pub(crate) unsafe fn queue_copy(&self, stream: &device::Stream, to: u64, from: u64, bytes: u64) -> Result<bool> {
         // SAFETY: the caller's promise.
         let queued = unsafe { self.device.copy_on(stream, to, from, bytes) }?;

@@ -26,7 +26,7 @@ use crate::transport::keys::KeyTables;
 /// Symmetric memory.
 impl Pe {
     /// Returns symmetric memory for `len` elements, zeroed, at the same offset on every PE.
-    /// Collective: every PE asks for the same.
+    /// Collective: every PE requests the same.
     ///
     /// # Errors
     /// The heap is exhausted; or PEs passed different arguments, and then nothing was allocated.
@@ -254,7 +254,7 @@ impl Pe {
         memory
     }
 
-    /// Every PE must call the same; otherwise all get an error.
+    /// Makes sure that every PE calls the same; otherwise all get an error.
     pub(crate) fn agree(&self, label: &str, call: &str) -> Result<()> {
         let calls = self.bootstrap.allgather(label, call.as_bytes())?;
         match calls.iter().position(|theirs| theirs != call.as_bytes()) {

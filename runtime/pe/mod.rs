@@ -139,7 +139,7 @@ pub struct Pe {
 }
 
 impl Pe {
-    /// This PE's number.
+    /// Returns this PE's number.
     ///
     /// ```
     /// # fn main() -> oxshmem::Result<()> {
@@ -153,7 +153,7 @@ impl Pe {
         self.bootstrap.rank() as usize
     }
 
-    /// PEs in the job.
+    /// Returns the number of PEs in the job.
     ///
     /// ```
     /// # fn main() -> oxshmem::Result<()> {
@@ -167,7 +167,7 @@ impl Pe {
         self.bootstrap.size() as usize
     }
 
-    /// The configuration in force.
+    /// Returns the configuration in force.
     ///
     /// ```
     /// # fn main() -> oxshmem::Result<()> {
@@ -181,7 +181,7 @@ impl Pe {
         &self.config
     }
 
-    /// `cpu` or `cuda`.
+    /// Returns `cpu` or `cuda`.
     ///
     /// ```
     /// # fn main() -> oxshmem::Result<()> {
@@ -195,8 +195,8 @@ impl Pe {
         self.device.name()
     }
 
-    /// The GPU that this PE uses, for programs that use it too: all pointers of this library are
-    /// valid in its primary context. `None` on the `cpu` device.
+    /// Returns the GPU that this PE uses, for programs that use it too: all pointers of this
+    /// library are valid in its primary context. `None` on the `cpu` device.
     ///
     /// ```
     /// # fn main() -> oxshmem::Result<()> {
@@ -230,7 +230,7 @@ impl Pe {
         Ok(self.device.make_current()?)
     }
 
-    /// Provider of the HCA in use (`soft` or `mlx5`), if there is one.
+    /// Returns the provider of the HCA in use (`soft` or `mlx5`), if there is one.
     ///
     /// ```
     /// # fn main() -> oxshmem::Result<()> {
@@ -246,8 +246,8 @@ impl Pe {
         self.network.as_ref().map(Network::provider_name)
     }
 
-    /// What was tried in which way to open and use the HCA: ways to register memory and to ring
-    /// doorbells, each with what came of it.
+    /// Returns what was tried in which way to open and use the HCA: ways to register memory and to
+    /// ring doorbells, each with what came of it.
     ///
     /// ```
     /// # fn main() -> oxshmem::Result<()> {
@@ -263,7 +263,7 @@ impl Pe {
         self.network.as_ref().map(Network::attempts).unwrap_or_default()
     }
 
-    /// How `pe` is reached. `None` if there is no such PE.
+    /// Returns how `pe` is reached; `None` if there is no such PE.
     ///
     /// ```
     /// # fn main() -> oxshmem::Result<()> {
@@ -304,7 +304,7 @@ impl Pe {
         &self.init_phases
     }
 
-    /// What the HCA has done, where that is counted. `None` without a network.
+    /// Returns what the HCA has done, where that is counted; `None` without a network.
     ///
     /// ```
     /// # fn main() -> oxshmem::Result<()> {
@@ -318,7 +318,8 @@ impl Pe {
         self.network.as_ref().and_then(Network::counters)
     }
 
-    /// Doorbells that device code has rung. `None` if it rings none, or if the device is lost.
+    /// Returns the number of doorbells that device code has rung; `None` if it rings none, or if
+    /// the device is lost.
     ///
     /// ```
     /// # fn main() -> oxshmem::Result<()> {
@@ -332,7 +333,7 @@ impl Pe {
         self.network.as_ref().and_then(Network::doorbells)
     }
 
-    /// What the CPU proxy has done, as of a short while ago. `None` without one.
+    /// Returns what the CPU proxy has done, as of a short while ago; `None` without one.
     ///
     /// ```
     /// # fn main() -> oxshmem::Result<()> {
@@ -409,12 +410,12 @@ impl Pe {
         &self.aggregates
     }
 
-    /// The queue pairs that device code posts to, if it posts by itself.
+    /// Returns the queue pairs that device code posts to, if it posts by itself.
     pub(crate) fn ibgda(&self) -> Option<&Ibgda> {
         self.network.as_ref().and_then(Network::ibgda)
     }
 
-    /// Whether `pe` is reached by load and store.
+    /// Returns whether `pe` is reached by load and store.
     pub(crate) fn is_direct(&self, pe: usize) -> bool {
         self.plan.is_direct(pe)
     }
@@ -427,12 +428,12 @@ impl Pe {
         &self.parts.teams
     }
 
-    /// Address of this PE's heap.
+    /// Returns the address of this PE's heap.
     pub(crate) fn heap_base(&self) -> u64 {
         self.state.heap_base
     }
 
-    /// A PE number as device code takes it; what does not fit is out of range there too.
+    /// Returns a PE number as device code takes it; what does not fit is out of range there too.
     pub(crate) fn peer(&self, pe: usize) -> i32 {
         i32::try_from(pe).unwrap_or(i32::MAX)
     }

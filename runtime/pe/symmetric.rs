@@ -89,8 +89,8 @@ impl Pe {
     /// it was before.
     ///
     /// # Errors
-    /// The slice is none of such memory, or stale, or PEs pass different ones; nothing has changed
-    /// then. Or what [`synchronize`](Self::synchronize) reports.
+    /// The slice is not registered memory, or is stale, or PEs pass different slices; nothing has
+    /// changed then. Or what [`synchronize`](Self::synchronize) reports.
     ///
     /// ```
     /// # fn main() -> oxshmem::Result<()> {
@@ -106,7 +106,7 @@ impl Pe {
         self.unregister_agreed(slice.whole(self.id))
     }
 
-    /// The same for the memory that begins at `address`, for programs in other languages.
+    /// Does the same for the memory that begins at `address`, for programs in other languages.
     ///
     /// # Errors
     /// Fails like [`unregister_symmetric`](Self::unregister_symmetric).

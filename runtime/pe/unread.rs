@@ -1,4 +1,4 @@
-//! Errors that a program has not asked for yet.
+//! Errors that a program has not requested yet.
 
 use crate::device::Stream;
 use crate::fault::DeviceFault;

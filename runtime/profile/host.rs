@@ -96,7 +96,7 @@ impl HostProfile {
         self.begins_with(operation, None, subject, bytes)
     }
 
-    /// The same, of a call that tools and traces show under a name of its own.
+    /// Does the same for a call that tools and traces show under a name of its own.
     pub fn begins_with(&self, operation: &'static str, detail: Option<&str>, subject: Subject, bytes: u64) -> Call<'_> {
         if let Some(tool) = self.tool {
             tool.push(detail.unwrap_or(operation), bytes);

@@ -95,7 +95,7 @@ pub enum TeamError {
     },
     /// A reduction that is not defined.
     #[error(
-        "{op:?} is not defined for {element}; and, or and xor take integers, min and max all but complex numbers, prod all but half and bfloat16"
+        "{op:?} is not defined for {element}; and, or and xor take integers, min and max all types except complex numbers, sum and prod every type"
     )]
     BadReduction {
         /// The operator.

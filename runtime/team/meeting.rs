@@ -38,7 +38,7 @@ impl Meeting {
         }
     }
 
-    /// The same for a team as programs have it.
+    /// Does the same for a team as programs have it.
     pub(crate) fn of_team(team: &Team, what: &str) -> Self {
         Self::of_entry(&team.0, what)
     }
@@ -51,7 +51,7 @@ impl Meeting {
         Ok(problem.map(|(pe, problem)| (pe as usize, String::from_utf8_lossy(&problem).into_owned())))
     }
 
-    /// What all members say in a phase, by number, with their PEs.
+    /// Returns what all members say in a phase, by number, with their PEs.
     pub(crate) fn hold(&self, pe: &Pe, phase: u8, data: &[u8]) -> Result<Vec<(u32, Vec<u8>)>> {
         let key = [&self.key[..], &[phase]].concat();
         let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);

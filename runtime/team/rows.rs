@@ -27,7 +27,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Handle of the team in it.
+    /// Returns the handle of the team in it.
     pub fn handle(self) -> i32 {
         (self.generation << abi::TEAM_INDEX_BITS | count32(self.row)).cast_signed()
     }
@@ -37,7 +37,7 @@ impl Place {
 pub(crate) type Offer = Vec<u32>;
 
 impl Rows {
-    /// `count` rows, the first `predefined` of which are taken for good.
+    /// Creates `count` rows, the first `predefined` of which are taken for good.
     pub fn new(count: usize, predefined: usize) -> Self {
         let row = |index: usize| Row { used: index < predefined, generation: u32::from(index >= predefined) };
         Self((0..count).map(row).collect())
@@ -51,7 +51,7 @@ impl Rows {
         self.0[place.row] = Row { used: true, generation: place.generation };
     }
 
-    /// The next team here has another handle.
+    /// Frees the row; the next team here has another handle.
     pub fn release(&mut self, row: usize) {
         let Row { used, generation } = &mut self.0[row];
         *used = false;
@@ -59,8 +59,8 @@ impl Rows {
     }
 }
 
-/// Places for new teams, in this order, each the first that is free at all members. `teams` are
-/// indices of `offers`. Every PE that computes this with the same offers gets the same.
+/// Returns places for new teams, in this order, each the first that is free at all members. `teams`
+/// are indices of `offers`. Every PE that computes this with the same offers gets the same.
 ///
 /// # Errors
 /// A team for which no row is free at all members: which one.

@@ -214,7 +214,7 @@ impl Team {
     }
 }
 
-/// `the world team`, `team 0x103`.
+/// Returns the team's name: `the world team`, `team 0x103`.
 pub(crate) fn name(handle: i32) -> String {
     match handle {
         abi::TEAM_WORLD => "the world team".into(),
@@ -235,7 +235,8 @@ pub(crate) struct Teams {
 }
 
 impl Teams {
-    /// None yet but those that exist forever, which are taken in at the end of init.
+    /// Creates the table without teams but those that exist forever, which are taken in at the end
+    /// of init.
     pub(crate) fn new(max_teams: u32, reach: PeerAccess, tuning: Tuning) -> Self {
         Self { rows: Rows::new(max_teams as usize, PREDEFINED), by_handle: BTreeMap::new(), reach, tuning }
     }

@@ -58,13 +58,13 @@ impl Atomics {
         Ok(Self { coherent, by_card })
     }
 
-    /// Whether a word that atomics of GPUs and of cards change at a time is an error: they may not
-    /// be atomic with each other, or the program says that it does without.
+    /// Returns whether a word that atomics of GPUs and of cards change at a time is an error: they
+    /// may not be atomic with each other, or the program says that it does without.
     pub(crate) fn are_watched(self, mode: config::Atomics) -> bool {
         !self.coherent || mode == config::Atomics::Gpu
     }
 
-    /// What is in effect, in a line.
+    /// Returns what is in effect, in a line.
     pub(super) fn describe(self, mode: config::Atomics) -> String {
         match (self.coherent, self.by_card) {
             (true, false) => format!("those of cards and GPUs are atomic with each other (OXSHMEM_ATOMICS={mode})"),
@@ -82,7 +82,7 @@ impl Atomics {
         }
     }
 
-    /// Whether the first card, of this number of them, does all atomics on a PE's memory.
+    /// Returns whether the first card, of this number of them, does all atomics on a PE's memory.
     pub(super) fn on_first_card(self, cards: u32) -> bool {
         !self.coherent && cards > 1
     }

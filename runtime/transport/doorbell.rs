@@ -84,7 +84,7 @@ pub(super) struct Ringing {
 }
 
 impl Ringing {
-    /// For `count` queue pairs on these cards.
+    /// Creates the doorbells for `count` queue pairs on these cards.
     pub(super) fn new<'a>(
         cards: impl Iterator<Item = &'a Arc<dyn Provider>>,
         Posting { way, mode }: Posting,
@@ -99,8 +99,8 @@ impl Ringing {
         Ok(Self { ringer: None, words, mapped: HashMap::new(), given: Vec::new(), doorbells, way })
     }
 
-    /// The doorbell of the next queue pair, which is on that card, and the address at which device
-    /// code rings it.
+    /// Returns the doorbell of the next queue pair, which is on that card, and the address at which
+    /// device code rings it.
     pub(super) fn give(&mut self, device: &dyn Device, card: usize) -> Result<(Doorbell, u64)> {
         let doorbell = self.doorbells[card].give()?;
         let address = match (self.way, &self.words) {

@@ -55,7 +55,7 @@ pub enum TransportError {
         reason: String,
     },
     /// A card that the PE does not use.
-    #[error("card {card} for contexts; this PE uses {cards} (OXSHMEM_HCA_DEVICES), whose numbers begin at 0")]
+    #[error("contexts request card {card}; this PE uses {cards} (OXSHMEM_HCA_DEVICES), whose numbers begin at 0")]
     NoCard {
         /// The card that the program chose.
         card: u32,
@@ -64,7 +64,7 @@ pub enum TransportError {
     },
     /// A card that does no atomics.
     #[error(
-        "card {card} for contexts: the atomics of several cards are not atomic with each other here, so the first card does all of them; choose card 0"
+        "contexts request card {card}: the atomics of several cards are not atomic with each other here, so the first card does all of them; choose card 0"
     )]
     CardWithoutAtomics {
         /// The card that the program chose.
@@ -78,13 +78,13 @@ pub enum TransportError {
     ContextsPush,
     /// Contexts that are not to push, where keys for that have no place.
     #[error(
-        "contexts that send by each PE's own card beside others that push: with several cards of each PE whose rails differ from node to \
-         node there are no keys for both; use OXSHMEM_HCA_DEVICES_PER_PE=1, or leave the choice to the job"
+        "contexts cannot send by each PE's own card here: with several cards of each PE whose rails differ from node to node, there are \
+         no keys for these contexts beside those that push; use OXSHMEM_HCA_DEVICES_PER_PE=1, or leave the choice to the job"
     )]
     ContextsDirect,
     /// Contexts that are not to push, where the CPU proxy posts and pushes.
     #[error(
-        "contexts that send by each PE's own card: the CPU proxy of this job pushes, and all contexts share the queue pairs that it posts \
+        "contexts cannot send by each PE's own card here: the CPU proxy of this job pushes, and all contexts share the queue pairs that it posts \
          to; start the job with OXSHMEM_NETWORK=ibgda or with OXSHMEM_RAILS=direct, or leave the choice to the job"
     )]
     ContextsShareProxy,
@@ -112,7 +112,7 @@ pub enum TransportError {
         /// What is missing.
         what: String,
     },
-    /// The interface asked for cannot be used.
+    /// The requested interface cannot be used.
     #[error("OXSHMEM_INTERFACE: {what}")]
     Interface {
         /// What is wrong, and what there is.
@@ -124,7 +124,7 @@ pub enum TransportError {
         /// How many there are, are needed and may be, and the remedy.
         what: String,
     },
-    /// The faults asked for cannot be read.
+    /// The requested faults cannot be read.
     #[error("OXSHMEM_SOFT_FAULTS: {0}")]
     Faults(oxshmem_hca::soft::ParseFaultError),
     /// The pairs of PEs in `OXSHMEM_P2P_FAULTS` cannot be read.
@@ -159,7 +159,7 @@ pub enum TransportError {
         /// The system's answer.
         source: std::io::Error,
     },
-    /// Puts cannot be staged, as they were asked to be.
+    /// Puts cannot be staged, although the setting requests it.
     #[error("OXSHMEM_STAGING={setting}: puts cannot be staged: {source}; use auto or off")]
     Staging {
         /// The variable's value.
@@ -167,7 +167,7 @@ pub enum TransportError {
         /// Why.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// Puts that device code posts cannot be staged, as they were asked to be.
+    /// Puts that device code posts cannot be staged, although the setting requests it.
     #[error(
         "PE {me}: no staging rings of {bytes} in {place} for {card}: {source}; lower OXSHMEM_STAGING_RING or OXSHMEM_QPS_PER_PEER, \
          or use OXSHMEM_STAGING=off, with which the card reads payloads where they are"
@@ -184,8 +184,8 @@ pub enum TransportError {
         /// Why.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// Another PE did not lend memory for staging rings.
-    #[error("PE {owner} does not lend it: {reason}")]
+    /// Another PE did not share memory for staging rings.
+    #[error("PE {owner} does not share its memory: {reason}")]
     NotLent {
         /// The PE whose memory it would be.
         owner: usize,

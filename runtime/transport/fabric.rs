@@ -65,46 +65,46 @@ impl<'a> Region<'a> {
 /// Open cards, mostly one, with a queue pair or several to every other PE: registration and
 /// connecting. Queue pairs have dense indices as in [`Backend`].
 pub(crate) trait Fabric: Debug + Send {
-    /// `soft`, `mlx5`, `verbs`.
+    /// Returns `soft`, `mlx5` or `verbs`.
     fn name(&self) -> &'static str;
-    /// Whether it has queue pairs from this PE to itself, the last ones: this PE's atomics on its
-    /// own memory need them if cards do all atomics.
+    /// Returns whether it has queue pairs from this PE to itself, the last ones: this PE's atomics
+    /// on its own memory need them if cards do all atomics.
     fn has_own(&self) -> bool;
-    /// How far the card is from where the PE works, the farthest of several; nothing where there is
-    /// none.
+    /// Returns how far the card is from where the PE works, the farthest of several; nothing where
+    /// there is none.
     fn distance(&self) -> Option<Distance>;
     /// Registers memory until [`forget`](Self::forget), or until the fabric is dropped, which the
     /// memory outlives; the keys by card.
     fn register(&mut self, region: &Region<'_>) -> Result<Vec<ChunkKeys>>;
     /// Ends the registration of memory with these keys, which nothing uses any more.
     fn forget(&mut self, keys: &[ChunkKeys]) -> Result<()>;
-    /// What is common to the addresses of the queue pairs on each card, with 0 in the place of
-    /// their numbers.
+    /// Returns what is common to the addresses of the queue pairs on each card, with 0 in the place
+    /// of their numbers.
     fn ports(&self) -> Vec<QpAddress>;
     /// Connects queue pairs, each to a peer's; and those by which peers alone send, by PE and
     /// column.
     fn connect(&mut self, peers: &[(u32, QpAddress)], receiving: &[(u32, u32, QpAddress)]) -> Result<()>;
-    /// The number of the queue pair by which a peer alone sends, of a column of those from it; 0
-    /// where there is none.
+    /// Returns the number of the queue pair by which a peer alone sends, of a column of those from
+    /// it; 0 where there is none.
     fn qpn_of_receiver(&self, pe: u32, column: u32) -> u32;
     /// Returns the queue pairs by which peers alone send.
     fn receives(&self) -> Vec<QpCount>;
-    /// The number of queue pair `qp`, by which peers and errors name it.
+    /// Returns the number of queue pair `qp`, by which peers and errors name it.
     fn qpn(&self, qp: u32) -> u32;
     /// Makes queue pair `qp`, connected, ready for keys of its peer, where that takes time.
     fn prepare(&self, qp: u32, rkeys: &[u32]) -> Result<()>;
     /// Gives the queue pairs away, once, when all are connected.
     fn backend(&mut self) -> Result<Box<dyn Backend>>;
-    /// What was tried in which way.
+    /// Returns what was tried in which way.
     fn attempts(&self) -> Vec<Attempt>;
-    /// Memory of queues and records, as far as it is the PE's own: the kernel's verbs allocate
-    /// theirs.
+    /// Returns the memory of queues and records, as far as it is the PE's own: the kernel's verbs
+    /// allocate theirs.
     fn memory_use(&self) -> MemoryUse;
-    /// What takes commands for each card, if cards are driven by commands.
+    /// Returns what takes commands for each card, if cards are driven by commands.
     fn providers(&self) -> Vec<Arc<dyn Provider>>;
 }
 
-/// Local keys by card, in host byte order; zeros where there is no card.
+/// Returns the local keys by card, in host byte order; zeros where there is no card.
 pub(crate) fn lkeys(keys: &[ChunkKeys]) -> [u32; MAX_SENDERS] {
     std::array::from_fn(|card| keys.get(card).map_or(0, |keys| keys.lkey))
 }

@@ -189,13 +189,13 @@ impl Ibgda {
         self.rails.has_room_for_direct(self.me)
     }
 
-    /// By which cards PEs send through a set of queue pairs.
+    /// Returns by which cards PEs send through a set of queue pairs.
     fn rails_of(&self, direct: bool) -> (&Rails, usize) {
         (if direct { &self.direct } else { &self.rails }, self.me)
     }
 
-    /// Memory for the queue pairs of contexts, zeroed: of contexts that were destroyed, if some had
-    /// as much.
+    /// Returns zeroed memory for the queue pairs of contexts: of contexts that were destroyed, if
+    /// some had as much.
     pub(crate) fn memory_for_contexts(
         &self,
         device: &Arc<dyn Device>,
@@ -306,7 +306,7 @@ impl Ibgda {
         self.contexts.borrow().values().try_for_each(|(queues, direct)| self.prepare_set((queues, *direct), pe, rkeys))
     }
 
-    /// The same for the queue pairs of a set of contexts.
+    /// Does the same for the queue pairs of a set of contexts.
     pub(crate) fn prepare_contexts(&self, set: u32, pe: u32, rkeys: &[Vec<u32>]) -> Result<()> {
         let contexts = self.contexts.borrow();
         contexts.get(&set).map_or(Ok(()), |(queues, direct)| self.prepare_set((queues, *direct), pe, rkeys))
@@ -332,7 +332,7 @@ impl Ibgda {
         &self.places
     }
 
-    /// What does atomics.
+    /// Returns what does atomics.
     pub(crate) fn atomics(&self) -> Atomics {
         self.atomics
     }
@@ -341,14 +341,14 @@ impl Ibgda {
         self.cards[0].open.provider.info().provider
     }
 
-    /// What made a queue pair fail, if the HCA remembers.
+    /// Returns what made a queue pair fail, if the HCA remembers.
     pub(crate) fn cause(&self, qpn: u32) -> Option<Cause> {
         let of_contexts = || self.contexts.borrow().values().find_map(|(queues, _)| queues.cause(&self.cards, qpn));
         self.queues.cause(&self.cards, qpn).or_else(of_contexts)
     }
 
-    /// The peers with a queue pair in error, and why, where the HCA remembers. Each queue pair is
-    /// queried.
+    /// Returns the peers with a queue pair in error, and why, where the HCA remembers. Each queue
+    /// pair is queried.
     pub(crate) fn lost(&self) -> Vec<(u32, String)> {
         let mut lost: BTreeMap<u32, String> = self.queues.lost(&self.cards).into_iter().collect();
         for (queues, _) in self.contexts.borrow().values() {
@@ -359,7 +359,7 @@ impl Ibgda {
         lost.into_iter().collect()
     }
 
-    /// What was tried in which way.
+    /// Returns what was tried in which way.
     pub(crate) fn attempts(&self) -> Vec<Attempt> {
         let providers = self.providers();
         let of_card = |provider: &Arc<dyn Provider>| of_card(providers.len(), provider.as_ref(), provider.attempts());
@@ -388,7 +388,7 @@ impl Ibgda {
             .find_map(|queues| queues.staging_ring_bytes(pe))
     }
 
-    /// Doorbells that device code has rung, on all queue pairs.
+    /// Returns the number of doorbells that device code has rung, on all queue pairs.
     pub(crate) fn doorbells(&self) -> Result<u64, DeviceError> {
         let of_contexts: u64 =
             self.contexts.borrow().values().map(|(queues, _)| queues.doorbells()).sum::<Result<u64, DeviceError>>()?;

@@ -209,7 +209,7 @@ impl Ibrc {
         self.memory
     }
 
-    /// What does atomics.
+    /// Returns what does atomics.
     pub(crate) fn atomics(&self) -> Atomics {
         self.atomics
     }
@@ -271,14 +271,14 @@ impl Ibrc {
         [self.fabric.borrow().attempts(), self.attempts.clone()].concat()
     }
 
-    /// What the card says about the failure of a queue pair.
+    /// Returns what the card says about the failure of a queue pair.
     pub(crate) fn explanation(&self, qpn: u32) -> Option<String> {
         let qp = count32(self.qpns.iter().position(|known| *known == qpn)?);
         let pe = self.options.peer(qp);
         self.proxy.lost().into_iter().find(|lost| lost.pe == pe)?.reason
     }
 
-    /// The peers that are lost, and why.
+    /// Returns the peers that are lost, and why.
     pub(crate) fn lost(&self) -> Vec<(u32, String)> {
         let why = |lost: Lost| {
             let reason = lost.reason.map_or_else(String::new, |reason| format!(": {reason}"));
@@ -444,7 +444,7 @@ struct StripedFabric {
 }
 
 impl StripedFabric {
-    /// The card of a queue pair, and its index there.
+    /// Returns the card of a queue pair, and its index there.
     fn place(&self, qp: u32) -> (&DevxFabric, u32) {
         let (card, index) = self.striping.place(qp);
         (&self.cards[card as usize], index)

@@ -48,8 +48,8 @@ const LOG_DEPTH: u32 = 6;
 const STORES: (u32, u32) = (16, 256);
 const STORES_KERNEL: &str = "oxshmem_host_copy";
 
-/// PEs push where that takes at most ten ninths of the time: what is saved beyond the node cannot
-/// be measured here.
+/// Returns whether pushing is worth it: PEs push where that takes at most ten ninths of the time:
+/// what is saved beyond the node cannot be measured here.
 fn is_worth(pushed: Time, direct: Time) -> bool {
     pushed.total().as_nanos() * 9 <= direct.total().as_nanos() * 10
 }

@@ -99,7 +99,7 @@ impl Table {
         }
     }
 
-    /// What was done to the words of each PE.
+    /// Returns what was done to the words of each PE.
     fn by_pe(&self, n_pes: usize) -> Vec<Vec<Entry>> {
         let mut entries = vec![Vec::new(); n_pes];
         for (&(pe, unit), &phases) in &self.units {
@@ -284,7 +284,7 @@ mod tests {
         AtomicAccess { offset, bytes, pe: 1, by_card }
     }
 
-    /// What PE 1 finds when these PEs did this in these phases.
+    /// Returns what PE 1 finds when these PEs did this in these phases.
     fn found(changes: &[(u32, AtomicAccess, u32)]) -> Option<Mixed> {
         let mut words = Words::default();
         for (pe, access, phase) in changes {

@@ -138,7 +138,7 @@ impl Network {
         state.flush_on_quiet = u32::from(flushes);
     }
 
-    /// What does atomics.
+    /// Returns what does atomics.
     pub(crate) fn atomics(&self) -> Atomics {
         match self {
             Self::Ibgda(ibgda) => ibgda.atomics(),
@@ -196,7 +196,7 @@ impl Network {
         }
     }
 
-    /// What was tried in which way to open and use the HCA.
+    /// Returns what was tried in which way to open and use the HCA.
     pub(crate) fn attempts(&self) -> Vec<Attempt> {
         match self {
             Self::Ibgda(ibgda) => ibgda.attempts(),
@@ -204,7 +204,7 @@ impl Network {
         }
     }
 
-    /// What the cards have done, all together, where that is counted.
+    /// Returns what the cards have done, all together, where that is counted.
     pub(crate) fn counters(&self) -> Option<Counters> {
         self.providers().iter().map(|provider| provider.counters()).reduce(|all, each| Some(all? + each?)).flatten()
     }
@@ -240,7 +240,7 @@ impl Network {
         }
     }
 
-    /// The cards, where they take commands.
+    /// Returns the cards, where they take commands.
     pub(crate) fn providers(&self) -> Vec<Arc<dyn Provider>> {
         match self {
             Self::Ibgda(ibgda) => ibgda.providers(),
@@ -278,7 +278,7 @@ impl Network {
         }
     }
 
-    /// The queue pairs that device code posts to, if it posts by itself.
+    /// Returns the queue pairs that device code posts to, if it posts by itself.
     pub(crate) fn ibgda(&self) -> Option<&Ibgda> {
         match self {
             Self::Ibgda(ibgda) => Some(ibgda),
@@ -286,7 +286,7 @@ impl Network {
         }
     }
 
-    /// Doorbells that device code has rung.
+    /// Returns the number of doorbells that device code has rung.
     pub(crate) fn doorbells(&self) -> Option<u64> {
         match self {
             Self::Ibgda(ibgda) => ibgda.doorbells().ok(),
@@ -333,7 +333,7 @@ impl Network {
         }
     }
 
-    /// What the CPU proxy has done.
+    /// Returns what the CPU proxy has done.
     pub(crate) fn proxy(&self) -> Option<oxshmem_proxy::thread::Counters> {
         match self {
             Self::Ibgda(_) => None,
@@ -341,7 +341,7 @@ impl Network {
         }
     }
 
-    /// Kernels are about to run.
+    /// Wakes what serves kernels, which are about to run.
     pub(crate) fn wake(&self) {
         match self {
             Self::Ibgda(_) => doorbell::announce(),

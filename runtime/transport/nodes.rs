@@ -79,7 +79,7 @@ fn shortage(reached: u64, direct: u64, open: u64, limit: u64) -> Option<String> 
     })
 }
 
-/// The address of this node that the others shall use. Collective.
+/// Returns the address of this node that the others shall use. Collective.
 fn own_address(config: &Config, bootstrap: &Bootstrap) -> Result<IpAddr> {
     let wanted = config.interface();
     let given = if wanted.is_empty() {
@@ -119,13 +119,13 @@ fn own_address(config: &Config, bootstrap: &Bootstrap) -> Result<IpAddr> {
     Ok(near_hub)
 }
 
-/// Whether an address means something only together with an interface, which other nodes do not
-/// know.
+/// Returns whether an address means something only together with an interface, which other nodes do
+/// not know.
 fn has_scope(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
 
-/// The address of this node that packets to `other` come from.
+/// Returns the address of this node that packets to `other` come from.
 fn towards(other: IpAddr) -> Option<IpAddr> {
     let any: IpAddr = if other.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     // This only looks up a route.

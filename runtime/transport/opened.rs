@@ -79,10 +79,10 @@ pub(crate) struct Order {
 }
 
 impl Order {
-    /// Where a queue pair delivers in order, a signal needs nothing, and what follows a fence waits
-    /// only for reads and atomics: those that were posted later may overtake them at the responder
-    /// (InfiniBand specification, "Work request operation ordering"; UCX and NVSHMEM post a write
-    /// and its atomic without fence bits on one queue pair).
+    /// Creates the order: where a queue pair delivers in order, a signal needs nothing, and what
+    /// follows a fence waits only for reads and atomics: those that were posted later may overtake
+    /// them at the responder (InfiniBand specification, "Work request operation ordering"; UCX and
+    /// NVSHMEM post a write and its atomic without fence bits on one queue pair).
     const fn new(in_order: bool) -> Self {
         match in_order {
             true => Self { signal: Fence::None, fence: Fence::Fence },
@@ -117,7 +117,7 @@ impl Opened {
         Self { cards: vec![card], own: 1, coherent, atomics, way, queues_on_host, soft: None, attempts, rails, places }
     }
 
-    /// The software HCA.
+    /// Returns the software HCA.
     pub(super) fn of_soft(soft: Arc<SoftHca>, card: OpenCard, coherent: bool) -> Self {
         Self { soft: Some(soft), ..Self::new(card, coherent) }
     }
@@ -127,12 +127,12 @@ impl Opened {
         self.cards.iter().map(|card| Spot::new(card.chosen.as_ref())).collect()
     }
 
-    /// `soft`, `mlx5`.
+    /// Returns `soft` or `mlx5`.
     pub(crate) fn provider_name(&self) -> &'static str {
         self.cards[0].provider.info().provider
     }
 
-    /// Which fence modes keep what is posted to a queue pair in order.
+    /// Returns which fence modes keep what is posted to a queue pair in order.
     pub(crate) fn order(&self, config: &Config) -> Order {
         let in_order = self.cards.iter().all(|card| card.provider.info().in_order);
         Order::new(in_order && !config.ib_strong_ordering())
@@ -143,7 +143,7 @@ impl Opened {
         count32(self.own)
     }
 
-    /// How the queue pairs are spread over the cards that they lead to.
+    /// Returns how the queue pairs are spread over the cards that they lead to.
     pub(crate) fn striping(&self, config: &Config) -> Striping {
         Striping::new(config.qps_per_peer(), self.targets())
     }
@@ -240,7 +240,7 @@ impl OpenCard {
         self.chosen.as_ref().map_or_else(|| self.provider.info().device.clone(), |chosen| chosen.card.to_string())
     }
 
-    /// The card, and whether its atomics are coherent.
+    /// Returns the card, and whether its atomics are coherent.
     pub(super) fn new(provider: Arc<dyn Provider>, general: &GeneralCaps, atomic: &AtomicCaps) -> Result<(Self, bool)> {
         let operations = ATOMIC_OP_EXTENDED_CMP_SWAP | ATOMIC_OP_EXTENDED_FETCH_ADD;
         let sizes = ATOMIC_SIZE_4 | ATOMIC_SIZE_8;
@@ -282,7 +282,7 @@ pub(crate) fn distinct<'a>(providers: impl Iterator<Item = &'a Arc<dyn Provider>
     found
 }
 
-/// What was tried on a card, named where there are several.
+/// Returns what was tried on a card, named where there are several.
 pub(crate) fn of_card(cards: usize, provider: &dyn Provider, attempts: Vec<Attempt>) -> Vec<Attempt> {
     if cards == 1 {
         return attempts;
@@ -355,7 +355,7 @@ pub(super) fn prepare_for_device(
     Ok(())
 }
 
-/// How device code rings on a card, and whether queues have to lie in memory of the host.
+/// Returns how device code rings on a card, and whether queues have to lie in memory of the host.
 fn prepare_card(
     config: &Config,
     device: &dyn Device,
@@ -420,7 +420,7 @@ fn prepare_card(
     Ok((way, queues.is_err()))
 }
 
-/// Whether the card can be given memory of the device for queues; tried with a little of it.
+/// Checks whether the card can be given memory of the device for queues; tried with a little of it.
 fn try_queues(device: &dyn Device, provider: &Arc<dyn Provider>) -> Result<()> {
     let bytes = device.granularity();
     let memory = device.allocate(bytes)?;

@@ -168,7 +168,7 @@ fn pairs(text: &str, n_pes: usize) -> Result<Vec<(usize, usize)>, TransportError
 mod tests {
     use super::*;
 
-    /// Neighbours, less the pairs that do not reach each other.
+    /// Returns the neighbours, less the pairs that do not reach each other.
     fn neighbours(members: &[usize], faults: &[(usize, usize)]) -> Vec<(usize, Access)> {
         let apart = |a: usize, b: usize| faults.contains(&(a.min(b), a.max(b)));
         let reached = |pe: usize| {

@@ -86,7 +86,7 @@ impl NetworkKind {
     }
 }
 
-/// Whether no PE reaches another by load and store, on purpose.
+/// Returns whether no PE reaches another by load and store, on purpose.
 fn is_alone(config: &Config) -> bool {
     config.disable_p2p() || matches!(config.transport(), Transport::Ibgda | Transport::Ibrc)
 }
@@ -159,7 +159,7 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    /// The pieces that the PEs of a node are in, after a check that members agree.
+    /// Returns the pieces that the PEs of a node are in, after a check that members agree.
     fn pieces(node: &[usize], heap_max: u64) -> Vec<Neighbours> {
         let mut pieces: Vec<Neighbours> = Vec::new();
         for me in node {

@@ -139,7 +139,7 @@ pub(super) fn prepare(
     })
 }
 
-/// Does so; the error is the reason why the PE does not push.
+/// Makes the PE ready to push; the error is the reason why the PE does not push.
 fn ready(
     config: &Config,
     device: &dyn Device,

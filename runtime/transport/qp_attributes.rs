@@ -4,15 +4,15 @@ use oxshmem_hca::objects::QpAttributes;
 
 use crate::config::Config;
 
-/// Which entry of the port's partition key table is used; the configuration's range is that of the
-/// field.
+/// Returns which entry of the port's partition key table is used; the configuration's range is that
+/// of the field.
 #[allow(clippy::cast_possible_truncation)]
 pub(super) fn pkey_index(config: &Config) -> u16 {
     config.ib_pkey_index() as u16
 }
 
-/// How queue pair `index` is connected, on a card with `atomics` reads and atomics in flight. The
-/// configuration's ranges are those of the fields.
+/// Returns how queue pair `index` is connected, on a card with `atomics` reads and atomics in
+/// flight. The configuration's ranges are those of the fields.
 #[allow(clippy::cast_possible_truncation)]
 pub(super) fn attributes(config: &Config, log_max_rd_atomic: u8, index: u32) -> QpAttributes {
     let ports = config.ib_udp_sport();

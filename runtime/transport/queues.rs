@@ -97,12 +97,13 @@ impl QueueLayout {
         made
     }
 
-    /// Queue pairs.
+    /// Returns the number of queue pairs.
     pub(crate) fn count(&self) -> u32 {
         count32(self.shape.peers.len()) * self.shape.columns
     }
 
-    /// Words of a column that say which of its queue pairs were used, where columns have their own.
+    /// Returns the number of words of a column that say which of its queue pairs were used, where
+    /// columns have their own.
     pub(crate) fn words_of_column(&self) -> u64 {
         u64::from(self.shape.rows).div_ceil(64)
     }
@@ -112,7 +113,7 @@ impl QueueLayout {
         if apart { self.words_of_column() * u64::from(columns) } else { u64::from(rows * columns).div_ceil(64) }
     }
 
-    /// The word and the bit that say that a queue pair was used.
+    /// Returns the word and the bit that say that a queue pair was used.
     fn used_bit(&self, row: u32, column: u32) -> (u64, u32) {
         if self.shape.apart {
             (u64::from(column) * self.words_of_column() + u64::from(row / 64), row % 64)
@@ -122,7 +123,7 @@ impl QueueLayout {
         }
     }
 
-    /// The place in the device's array of the queue pair that a bit is about.
+    /// Returns the place in the device's array of the queue pair that a bit is about.
     fn position(&self, word: u64, bit: u32) -> u64 {
         if self.shape.apart {
             let words = self.words_of_column();
@@ -132,23 +133,23 @@ impl QueueLayout {
         }
     }
 
-    /// Entries of the device's array.
+    /// Returns the number of entries of the device's array.
     pub(crate) fn entries(&self) -> u64 {
         u64::from(self.shape.rows) * u64::from(self.shape.columns)
     }
 
-    /// Queue pairs of a row.
+    /// Returns the number of queue pairs of a row.
     pub(crate) fn columns(&self) -> u32 {
         self.shape.columns
     }
 
-    /// Whether the host forgets which queue pairs were used: device code does not, where any
-    /// threads share them.
+    /// Returns whether the host forgets which queue pairs were used: device code does not, where
+    /// any threads share them.
     pub(crate) fn forgotten_by_host(&self) -> bool {
         !self.shape.private
     }
 
-    /// Where the device finds the queue pairs, and the words that say which were used.
+    /// Returns where the device finds the queue pairs, and the words that say which were used.
     pub(crate) fn places(&self) -> (Offset, Offset) {
         (self.qps, self.used)
     }
@@ -160,14 +161,15 @@ impl QueueLayout {
         peers.flat_map(|pe| targets.iter().map(move |target| rails.sender(me, pe, *target))).collect()
     }
 
-    /// The peers' numbers in the job, each with its row and the number of its first queue pair.
+    /// Returns the peers' numbers in the job, each with its row and the number of its first queue
+    /// pair.
     fn peers(&self) -> impl Iterator<Item = (u32, u32, u32)> {
         let columns = self.shape.columns;
         self.shape.peers.iter().zip(0u32..).map(move |((row, pe), i)| (*row, *pe, i * columns))
     }
 }
 
-/// Slots, and one more for results that are not needed; whole lines.
+/// Returns the bytes of the slots, and of one more for results that are not needed; whole lines.
 const fn landing_bytes(log_landing: u32) -> u64 {
     ((1u64 << log_landing) + 1).next_multiple_of(LINE_BYTES / LANDING_BYTES) * LANDING_BYTES
 }
@@ -277,7 +279,7 @@ impl QueueSet {
         (first..first + self.layout.shape.columns).find_map(|index| Some(self.rings.of(index)?.bytes()))
     }
 
-    /// The keys of the slab, by card.
+    /// Returns the keys of the slab, by card.
     pub(super) fn on_cards(&self) -> &[SlabOnCard] {
         &self.on_cards
     }
@@ -290,8 +292,8 @@ impl QueueSet {
         &self.slab
     }
 
-    /// The numbers of the queue pairs, a row of [`addresses::bytes_of_column`] for each column;
-    /// zeros in rows without.
+    /// Returns the numbers of the queue pairs, a row of [`addresses::bytes_of_column`] for each
+    /// column; zeros in rows without.
     pub(super) fn numbers(&self, rails: &Rails) -> Vec<u8> {
         let share = self.layout.shape.columns as usize * addresses::bytes_of_column(rails);
         let mut numbers = Vec::with_capacity(self.layout.shape.rows as usize * share);
@@ -336,13 +338,13 @@ impl QueueSet {
         Ok(())
     }
 
-    /// The peers' rows and numbers, each with its queue pairs.
+    /// Returns the peers' rows and numbers, each with its queue pairs.
     fn peers(&self) -> impl Iterator<Item = (u32, u32, &[Qp])> {
         let each = self.queue_pairs.pairs.chunks_exact(self.layout.shape.columns.max(1) as usize);
         self.layout.peers().zip(each).map(|((row, pe, _), to_peer)| (row, pe, to_peer))
     }
 
-    /// The queue pairs to a card of a PE.
+    /// Returns the queue pairs to a card of a PE.
     pub(super) fn to_card(&self, pe: u32, target: u32) -> impl Iterator<Item = u32> {
         let row = self.peers().find(move |(_, peer, _)| *peer == pe);
         row.into_iter().flat_map(move |(_, _, to_peer)| {
@@ -350,7 +352,7 @@ impl QueueSet {
         })
     }
 
-    /// What made a queue pair fail, if the HCA remembers.
+    /// Returns what made a queue pair fail, if the HCA remembers.
     pub(super) fn cause(&self, cards: &[Card], qpn: u32) -> Option<Cause> {
         let queues = &self.layout;
         // Cards number their queue pairs each for itself.
@@ -374,8 +376,8 @@ impl QueueSet {
         })
     }
 
-    /// The peers with a queue pair in error, and why, where the HCA remembers. Each queue pair is
-    /// queried.
+    /// Returns the peers with a queue pair in error, and why, where the HCA remembers. Each queue
+    /// pair is queried.
     pub(super) fn lost(&self, cards: &[Card]) -> Vec<(u32, String)> {
         let why = |qp: &Qp| match self.cause(cards, qp.qpn()) {
             Some(cause) => Some(format!("{}: {}", fault::syndrome(cause.syndrome.into()), cause.text)),
@@ -421,7 +423,7 @@ impl QueueSet {
         Ok(counts)
     }
 
-    /// Doorbells that device code has rung.
+    /// Returns the number of doorbells that device code has rung.
     pub(super) fn doorbells(&self) -> Result<u64, DeviceError> {
         (0..self.layout.entries())
             .map(|index| self.slab.read::<abi::Qp>(self.layout.qps, index).map(|qp| qp.doorbells))

@@ -194,7 +194,7 @@ impl Lent {
         Ok(Self { space, memory, dma_buf, bytes })
     }
 
-    /// The memory's, and that of the dma-buf if there is one.
+    /// Returns the descriptor of the memory, and that of the dma-buf if there is one.
     fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         std::iter::once(self.memory.as_fd()).chain(self.dma_buf.as_ref().map(AsFd::as_fd)).collect()
     }

@@ -74,7 +74,7 @@ pub(super) fn check_description(config: &Config, device: &dyn Device) -> Result<
     Ok(())
 }
 
-/// The devices and ports of this PE for real cards, as [`locate`] returns them.
+/// Returns the devices and ports of this PE for real cards, as [`locate`] returns them.
 pub(super) fn choose(
     config: &Config,
     bootstrap: &Bootstrap,
@@ -94,8 +94,8 @@ pub(super) fn choose(
     Ok(located)
 }
 
-/// The devices and ports of this PE, and where each PE of its node works: at least one, in the
-/// order of their names, or in that of a mapping; with `OXSHMEM_HCA=verbs` one. Where the
+/// Returns the devices and ports of this PE, and where each PE of its node works: at least one, in
+/// the order of their names, or in that of a mapping; with `OXSHMEM_HCA=verbs` one. Where the
 /// configuration does not name them, the PEs of the node tell each other where they work, and share
 /// out the devices; all of them come to the same answer. Collective.
 pub(super) fn locate(

@@ -96,7 +96,7 @@ impl fmt::Debug for Sources {
 }
 
 impl Sources {
-    /// Memory that puts can come from, from now on, with its lkeys by card.
+    /// Adds memory that puts can come from, from now on, with its lkeys by card.
     pub(super) fn add(&self, region: &Region<'_>, lkeys: impl IntoIterator<Item = u32>) {
         let Region { iova, address, bytes, .. } = *region;
         let keys = (0u32..).zip(lkeys).map(|key| (key, Source { iova, address, bytes }));

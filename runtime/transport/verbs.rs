@@ -95,7 +95,7 @@ impl VerbsFabric {
         Ok(Self { queue_pairs, regions, addresses, completions, domain, port, distance, depth, config })
     }
 
-    /// Whether its atomics are atomic with those of CPUs and GPUs.
+    /// Returns whether its atomics are atomic with those of CPUs and GPUs.
     pub(super) fn is_coherent(&self) -> bool {
         self.port.context.limits().atomicity == Atomicity::Global
     }

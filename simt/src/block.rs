@@ -274,8 +274,8 @@ impl Warp {
         Some(self.gathered(bit))
     }
 
-    /// No lane of the warp can run on: the first group that gathers goes on, or all of them if some
-    /// have been left behind for long.
+    /// Lets the first group that gathers go on, since no lane of the warp can run on, or all of
+    /// them if some have been left behind for long.
     pub(super) fn let_gatherers_go(&self) {
         self.release_gathering();
         if self.overdue.replace(false) {
@@ -285,7 +285,7 @@ impl Warp {
         }
     }
 
-    /// The warp has had its turn. A group that keeps meeting must not hold up those that wait
+    /// Ends the turn of the warp. A group that keeps meeting must not hold up those that wait
     /// further down forever, so the next time that no lane can run on, all groups go on. Until then
     /// lanes that are on their way to a group may still join it; released now, it would lose them,
     /// and they would go on apart from then on. Only a warp whose lanes find no such time in a
@@ -296,10 +296,11 @@ impl Warp {
         }
     }
 
-    /// No lane of the warp can run on, so the lanes that wait at one place are a converged group:
-    /// the one at the lowest address goes on, and may catch up with the others, since code that
-    /// comes later in the program mostly lies higher (the "minimum PC" rule of SIMT reconvergence).
-    /// Each lane is told those of the group that have its key. Returns the group.
+    /// Lets a group go on, since no lane of the warp can run on. The lanes that wait at one place
+    /// are a converged group: the one at the lowest address goes on, and may catch up with the
+    /// others, since code that comes later in the program mostly lies higher (the "minimum PC" rule
+    /// of SIMT reconvergence). Each lane is told those of the group that have its key. Returns the
+    /// group.
     pub(super) fn release_gathering(&self) -> u32 {
         let all = self.gathering.get();
         let first = lanes(all).map(|lane| self.sites[lane].get()).min().unwrap_or(0);
@@ -326,7 +327,7 @@ impl Warp {
         }
     }
 
-    /// A lane exited: operations that only waited for it are complete.
+    /// Notes that a lane exited: operations that only waited for it are complete.
     fn exit(&self, bit: u32) {
         self.live.set(self.live.get() & !bit);
         let mut rest = self.groups_used.get();
@@ -521,12 +522,12 @@ impl Block {
         &self.threads[..self.view.threads as usize]
     }
 
-    /// Threads this block has room for without allocating.
+    /// Returns the number of threads this block has room for without allocating.
     pub(super) fn capacity(&self) -> usize {
         self.threads.len()
     }
 
-    /// threadIdx of the thread with this rank.
+    /// Returns threadIdx of the thread with this rank.
     pub(super) fn thread_idx(&self, rank: u32) -> [u32; 3] {
         let [x, y, _] = self.view.block_dim;
         [rank % x, rank / x % y, rank / x / y]
@@ -570,7 +571,7 @@ impl Block {
         self.ready_warps.set(self.ready_warps.get() | warps);
     }
 
-    /// A thread exited: it no longer counts in barriers and warp operations.
+    /// Notes that a thread exited: it no longer counts in barriers and warp operations.
     pub(super) fn exit(&self, warp: &Warp, bit: u32) {
         let live = self.live.get() - 1;
         self.live.set(live);
@@ -580,7 +581,7 @@ impl Block {
         }
     }
 
-    /// Threads that paused may look again.
+    /// Lets threads that paused look again.
     pub(super) fn wake_paused(&self) {
         let warps = self.paused_warps.replace(0);
         for index in lanes(warps) {
@@ -590,7 +591,7 @@ impl Block {
         self.ready_warps.set(self.ready_warps.get() | warps);
     }
 
-    /// Memory for a static shared variable that the block uses for the first time.
+    /// Returns memory for a static shared variable that the block uses for the first time.
     pub(super) fn shared(&self, slot: u32, bytes: usize, align: usize) -> *mut c_void {
         let memory = SharedMemory::new(bytes, align);
         let start = memory.start.cast();

@@ -49,20 +49,22 @@ impl Thread {
     }
 }
 
-/// The thread enters the executor.
+/// Notes that the thread enters the executor.
 #[inline]
 fn enter(thread: &Thread) {
     thread.context().in_device.store(false, Ordering::Relaxed);
     compiler_fence(Ordering::SeqCst);
 }
 
-/// The thread goes back to device code.
+/// Notes that the thread goes back to device code.
 #[inline]
 fn leave(thread: &Thread) {
     compiler_fence(Ordering::SeqCst);
     thread.context().in_device.store(true, Ordering::Relaxed);
 }
 
+/// Has the thread pause.
+///
 /// # Safety
 ///
 /// `thread` is `oxshmem_cpu_current` of the calling GPU thread; so for all functions below.
@@ -144,7 +146,7 @@ unsafe extern "C-unwind" fn oxshmem_cpu_doorbell(thread: &Thread) {
     leave(thread);
 }
 
-/// Device code is about to change the word of a PE's heap by an atomic.
+/// Notes that device code is about to change the word of a PE's heap by an atomic.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn oxshmem_cpu_atomic(thread: &Thread, offset: u64, bytes: u32, pe: i32, by_card: u32) {
     if let Some(hook) = atomic_hook() {
@@ -154,7 +156,7 @@ unsafe extern "C-unwind" fn oxshmem_cpu_atomic(thread: &Thread, offset: u64, byt
     }
 }
 
-/// A C++ exception left the kernel; `what` is its text, or null.
+/// Notes that a C++ exception left the kernel; `what` is its text, or null.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn oxshmem_cpu_exception(thread: &Thread, what: *const c_char) {
     enter(thread);

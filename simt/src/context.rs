@@ -33,7 +33,7 @@ impl Context {
         }
     }
 
-    /// The running thread ends the launch; the first error counts.
+    /// Ends the launch on behalf of the running thread; the first error counts.
     pub(super) fn fail(&self, kind: KernelErrorKind) {
         self.failure.borrow_mut().get_or_insert(kind);
         self.failed.set(true);

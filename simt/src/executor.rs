@@ -103,7 +103,7 @@ impl Executor {
         Ok(())
     }
 
-    /// The options the executor was made with.
+    /// Returns the options the executor was made with.
     pub fn options(&self) -> &ExecutorOptions {
         &self.shared.options
     }
@@ -205,7 +205,7 @@ impl Shared {
         }
     }
 
-    /// A worker's thread.
+    /// Runs a worker's thread.
     fn work(&self, index: u32, guards: Guards) {
         let mut worker = Worker::new(self.options.stack_bytes, guards);
         let setup = ThreadSetup::new(worker.context());
@@ -254,7 +254,7 @@ impl Shared {
         }
     }
 
-    /// A worker has run its share of the current launch.
+    /// Notes that a worker has run its share of the current launch.
     fn finish(&self, launch: &Launch, outcome: Outcome) {
         let failed = matches!(outcome, Outcome::Failed(_));
         if let Outcome::Failed(error) = outcome {
@@ -275,7 +275,7 @@ impl Shared {
         }
     }
 
-    /// The watchdog's thread: stops launches at their deadline, or when a worker failed.
+    /// Runs the watchdog's thread: stops launches at their deadline, or when a worker failed.
     fn watch(&self) {
         let mut state = self.lock();
         loop {

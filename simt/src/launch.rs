@@ -29,8 +29,8 @@ pub struct ExecutorOptions {
 }
 
 impl Default for ExecutorOptions {
-    /// One worker, stacks of 64 KiB, a deadline of 10 minutes, and at most 65536 threads, or as
-    /// many as have stacks in half of the machine's memory.
+    /// Returns options with one worker, stacks of 64 KiB, a deadline of 10 minutes, and at most
+    /// 65536 threads, or as many as have stacks in half of the machine's memory.
     fn default() -> Self {
         // SAFETY: sysconf has no preconditions.
         let pages = u64::try_from(unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) }).unwrap_or(0);
@@ -85,7 +85,7 @@ pub struct LaunchConfig {
 }
 
 impl LaunchConfig {
-    /// A row of `blocks` blocks of `threads` threads, without dynamic shared memory.
+    /// Creates a row of `blocks` blocks of `threads` threads, without dynamic shared memory.
     ///
     /// ```
     /// let shape = oxshmem_simt::LaunchConfig::linear(4, 128);
@@ -95,7 +95,7 @@ impl LaunchConfig {
         Self { grid: [blocks, 1, 1], block: [threads, 1, 1], shared_bytes: 0, cooperative: false }
     }
 
-    /// The same shape, launched so that all blocks run at the same time.
+    /// Returns the same shape, launched so that all blocks run at the same time.
     ///
     /// ```
     /// assert!(oxshmem_simt::LaunchConfig::linear(4, 128).cooperative().cooperative);
@@ -200,7 +200,7 @@ impl Launch {
         self.config.grid.iter().product()
     }
 
-    /// What a kernel's entry takes. It only reads through it.
+    /// Returns what a kernel's entry takes. It only reads through it.
     pub(super) fn args(&self) -> *mut *mut c_void {
         self.args.as_ptr().cast_mut()
     }
@@ -219,7 +219,7 @@ impl Launch {
         let _ = self.stop.compare_exchange(Stop::No as u8, why as u8, Ordering::AcqRel, Ordering::Acquire);
     }
 
-    /// Whether threads are to be ended wherever they are.
+    /// Returns whether threads are to be ended wherever they are.
     pub(super) fn is_forced(&self) -> bool {
         self.forced.load(Ordering::Relaxed)
     }
@@ -256,7 +256,7 @@ impl LaunchHandle {
         }
     }
 
-    /// Whether the kernel has ended.
+    /// Returns whether the kernel has ended.
     pub fn is_finished(&self) -> bool {
         lock(&self.0.result).is_some()
     }
@@ -269,8 +269,8 @@ impl fmt::Debug for LaunchHandle {
     }
 }
 
-/// A panic elsewhere does not make what the lock protects unusable: every update of it is complete
-/// at each step.
+/// Locks `mutex`. A panic elsewhere does not make what the lock protects unusable: every update of
+/// it is complete at each step.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

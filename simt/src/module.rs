@@ -95,7 +95,7 @@ impl Kernel {
         self.name
     }
 
-    /// Bytes of each parameter.
+    /// Returns the bytes of each parameter.
     pub fn arg_sizes(&self) -> &'static [u32] {
         self.arg_sizes
     }

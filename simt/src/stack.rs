@@ -126,7 +126,7 @@ impl StackPool {
         Self { segments: Vec::new(), free: Vec::new(), stride: round_up(stack_bytes), guards, stretched: false }
     }
 
-    /// Bytes a thread can use.
+    /// Returns the number of bytes a thread can use.
     pub(super) fn usable_bytes(&self) -> usize {
         self.stride - page_bytes() - STAGGER_RANGE
     }
@@ -248,7 +248,7 @@ impl Drop for Segment {
     }
 }
 
-/// The best guards this system has.
+/// Returns the best guards this system has.
 pub(super) fn best_guards() -> Guards {
     static BEST: OnceLock<Guards> = OnceLock::new();
     *BEST.get_or_init(|| {

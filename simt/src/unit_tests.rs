@@ -35,7 +35,7 @@ fn dive(until: usize) -> u8 {
     below.wrapping_add(black_box(&mut frame)[0])
 }
 
-/// Thread 1 of the block goes just beyond the end of its stack; both meet at a barrier.
+/// Has thread 1 of the block go just beyond the end of its stack; both meet at a barrier.
 unsafe extern "C-unwind" fn slightly_too_deep(_: *mut *mut c_void) {
     let thread = current();
     if thread.bit.get() == 2 {

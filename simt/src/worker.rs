@@ -135,7 +135,8 @@ impl Worker {
         Ok(())
     }
 
-    /// The deadline passed while all threads were waiting or between two waits.
+    /// Returns the outcome where the deadline passed while all threads were waiting or between two
+    /// waits.
     fn deadline(&self, launch: &Launch) -> Outcome {
         let Some(block) = self.live.first() else { return Outcome::Stopped };
         let state = format!("in the named block {}", block.describe_waiters());
@@ -374,7 +375,7 @@ impl Idle {
         }
     }
 
-    /// Some threads paused; `quiet`: nothing else happened.
+    /// Notes that some threads paused; `quiet`: nothing else happened.
     fn waiting(&mut self, quiet: bool) {
         if !quiet {
             self.since = None;

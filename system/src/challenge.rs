@@ -84,7 +84,7 @@ pub fn verify(secret: &[u8], role: Role, nonces: &Nonces, context: &[u8], proof:
     mac(secret, role, nonces, context).is_some_and(|mac| mac.verify_slice(proof).is_ok())
 }
 
-/// The code over all of it. `None` never comes: HMAC takes keys of any length.
+/// Returns the code over all of it. `None` never comes: HMAC takes keys of any length.
 fn mac(secret: &[u8], role: Role, nonces: &Nonces, context: &[u8]) -> Option<Hmac<Sha256>> {
     let mut mac = <Hmac<Sha256> as KeyInit>::new_from_slice(secret).ok()?;
     let role: &[u8] = match role {

@@ -26,7 +26,7 @@ pub const MAX_FDS: usize = 16;
 /// How long the kernel queues connections that were not accepted yet, in connections.
 const BACKLOG: i32 = 128;
 
-/// Wait until `fd` is ready for `flags` or the deadline passes. Returns false on the deadline.
+/// Waits until `fd` is ready for `flags` or the deadline passes. Returns false on the deadline.
 fn wait(fd: BorrowedFd<'_>, flags: PollFlags, deadline: Instant) -> rustix::io::Result<bool> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -78,7 +78,7 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listen at the abstract name `name` (without the leading NUL).
+    /// Listens at the abstract name `name` (without the leading NUL).
     pub fn bind(name: &str) -> Result<Self> {
         let socket = new_socket(name)?;
         bind(&socket, &address(name)?).map_err(|errno| Error::os(format!("bind to `@{name}`"), errno))?;
@@ -91,8 +91,8 @@ impl Listener {
         &self.name
     }
 
-    /// Accept a connection; waits at most `limit`. A peer of another user is refused with an error;
-    /// the listener stays usable.
+    /// Accepts a connection; waits at most `limit`. A peer of another user is refused with an
+    /// error; the listener stays usable.
     pub fn accept(&self, limit: Duration) -> Result<Connection> {
         let deadline = Instant::now() + limit;
         loop {
@@ -138,7 +138,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connect to the abstract name `name`; waits at most `limit` for room in the listener's
+    /// Connects to the abstract name `name`; waits at most `limit` for room in the listener's
     /// backlog.
     pub fn connect(name: &str, limit: Duration) -> Result<Self> {
         let deadline = Instant::now() + limit;
@@ -170,7 +170,7 @@ impl Connection {
         Ok((Self { socket: a, name: "pair".to_owned() }, Self { socket: b, name: "pair".to_owned() }))
     }
 
-    /// Send `bytes` and at most [`MAX_FDS`] descriptors as one message; waits at most `limit`.
+    /// Sends `bytes` and at most [`MAX_FDS`] descriptors as one message; waits at most `limit`.
     pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>], limit: Duration) -> Result<()> {
         let deadline = Instant::now() + limit;
         while !self.try_send(bytes, fds)? {
@@ -183,7 +183,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Send without waiting. Returns false if the socket's buffer is full.
+    /// Sends without waiting. Returns false if the socket's buffer is full.
     pub fn try_send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<bool> {
         if bytes.is_empty() {
             return Err(Error::argument(
@@ -214,8 +214,8 @@ impl Connection {
         }
     }
 
-    /// Receive one message into `bytes`; waits at most `limit`. A message longer than `bytes` is an
-    /// error.
+    /// Receives one message into `bytes`; waits at most `limit`. A message longer than `bytes` is
+    /// an error.
     pub fn recv(&self, bytes: &mut [u8], limit: Duration) -> Result<Received> {
         let deadline = Instant::now() + limit;
         loop {
@@ -230,7 +230,7 @@ impl Connection {
         }
     }
 
-    /// Receive without waiting. `None` if there is no message.
+    /// Receives without waiting. `None` if there is no message.
     pub fn try_recv(&self, bytes: &mut [u8]) -> Result<Option<Received>> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);

@@ -187,7 +187,7 @@ pub fn errors(_: &[String]) -> Outcome {
     assert!(error.contains("a send queue of 300 blocks"), "{error}");
     if by_device {
         let error = world.create_contexts(&rig.pe, &block.clone().card(9)).unwrap_err().to_string();
-        assert!(error.contains("card 9 for contexts"), "{error}");
+        assert!(error.contains("contexts request card 9"), "{error}");
     }
     let error = world.create_contexts(&rig.pe, &block.clone().rails(Rails::Push)).unwrap_err().to_string();
     assert!(error.contains("contexts cannot push"), "{error}");

@@ -33,8 +33,8 @@ const CALLS: [Call; 9] = [
 /// the workspace.
 pub const SIZES: [u64; 4] = [8, 1024, 8192, 100_000];
 
-/// Every collective by every algorithm that it has. Meetings have none, and stand there with
-/// `push`.
+/// Returns every collective by every algorithm that it has. Meetings have none, and stand there
+/// with `push`.
 pub fn all() -> impl Iterator<Item = Way> {
     let algorithms = [Algorithm::Packets, Algorithm::Push, Algorithm::Tree, Algorithm::OneShot];
     CALLS.into_iter().flat_map(move |call| algorithms.map(|algorithm| (call, algorithm))).filter(|(call, algorithm)| {
@@ -74,23 +74,23 @@ impl fmt::Display for Cost {
     }
 }
 
-/// Rounds of dissemination.
+/// Returns the number of rounds of dissemination.
 fn rounds_of(n: u64) -> u64 {
     u64::from(n.next_power_of_two().trailing_zeros())
 }
 
-/// Whole pieces of 16 bytes.
+/// Returns the number of whole pieces of 16 bytes.
 fn pieces(bytes: u64) -> u64 {
     bytes.div_ceil(16)
 }
 
-/// The room for a message in the workspace that is cut into `parts`.
+/// Returns the room for a message in the workspace that is cut into `parts`.
 fn room(parts: u64) -> u64 {
     PACKET_BYTES / 2 / parts / 16 * 16
 }
 
-/// What a collective of `n` PEs costs, the PEs being `near` (they reach each other by load and
-/// store, and are at most 64) or not. `bytes` are those of the table of algorithms: of the
+/// Returns what a collective of `n` PEs costs, the PEs being `near` (they reach each other by load
+/// and store, and are at most 64) or not. `bytes` are those of the table of algorithms: of the
 /// destination for broadcast and reduce, of one PE's part for the others; a multiple of 8. `None`:
 /// the algorithm cannot be used so.
 #[must_use]
@@ -153,7 +153,7 @@ pub fn cost((call, algorithm): Way, near: bool, n: u64, bytes: u64) -> Option<Co
     })
 }
 
-/// Bytes that a member can send to each other one in packets.
+/// Returns the bytes that a member can send to each other one in packets.
 fn packet_room(n: u64) -> u64 {
     PACKET_BYTES / n / 32 * 32 / 2
 }
@@ -200,7 +200,7 @@ impl FromStr for Counted {
 /// The numbers of PEs of the tables.
 const PES: [u64; 10] = [2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
 
-/// The tables of `docs/teams.md`: `bytes` as in [`cost`].
+/// Returns the tables of `docs/teams.md`: `bytes` as in [`cost`].
 #[must_use]
 pub fn tables(bytes: u64) -> String {
     let mut text = String::new();
@@ -234,7 +234,7 @@ pub const MARKS: [&str; 2] = [
     "<!-- end -->\n",
 ];
 
-/// A document with the tables as they are to be.
+/// Returns a document with the tables as they are to be.
 ///
 /// # Errors
 /// It has no marks, or not in this order.

@@ -21,7 +21,7 @@ pub struct Sent {
 }
 
 impl Sent {
-    /// A message with data; none if there is no data.
+    /// Returns a message with data; none if there is no data.
     fn put(bytes: u64) -> Self {
         if bytes == 0 { Self::default() } else { Self { bytes, puts: 1, flags: 1 } }
     }
@@ -29,13 +29,13 @@ impl Sent {
     /// A flag without data.
     const FLAG: Self = Self { bytes: 0, puts: 0, flags: 1 };
 
-    /// Work requests.
+    /// Returns the number of work requests.
     #[must_use]
     pub fn messages(self) -> u64 {
         self.puts + self.flags
     }
 
-    /// Payload bytes of these work requests.
+    /// Returns the payload bytes of these work requests.
     #[must_use]
     pub fn payload(self) -> u64 {
         self.bytes + 8 * self.flags
@@ -111,13 +111,13 @@ impl Nodes {
         self.nodes.len()
     }
 
-    /// The members of the smallest node.
+    /// Returns the number of members of the smallest node.
     #[must_use]
     pub fn rails(&self) -> usize {
         self.nodes.iter().map(Vec::len).min().unwrap_or_default()
     }
 
-    /// The node of a member, and its number there.
+    /// Returns the node of a member, and its number there.
     fn seat(&self, member: usize) -> (usize, usize) {
         let found = self
             .nodes
@@ -131,12 +131,12 @@ impl Nodes {
         (node + self.m() - distance % self.m()) % self.m()
     }
 
-    /// How many blocks carry out a collective in which a PE handles `total` bytes.
+    /// Returns how many blocks carry out a collective in which a PE handles `total` bytes.
     fn blocks(&self, total: u64) -> u64 {
         (total / BLOCK).clamp(1, self.room_for.min(LEVELS_BLOCKS.into()))
     }
 
-    /// Bytes of messages that a block's workspace holds.
+    /// Returns the bytes of messages that a block's workspace holds.
     fn room(&self, block: u64) -> u64 {
         if block == 0 {
             return PACKET_BYTES;
@@ -148,7 +148,7 @@ impl Nodes {
         (places * (other + 2 * BLOCK_PACKET_BYTES) - other) / 2 / 128 * 128
     }
 
-    /// What `member` sends, of `bytes` bytes in the measure of `way`.
+    /// Returns what `member` sends, of `bytes` bytes in the measure of `way`.
     ///
     /// # Panics
     /// The member is in no node.
@@ -205,12 +205,13 @@ impl Nodes {
         (0..blocks).map(of_block).sum()
     }
 
-    /// Messages of these lengths to one member of each other node.
+    /// Returns messages of these lengths to one member of each other node.
     fn to_each_node(&self, lengths: impl Iterator<Item = u64>) -> Sent {
         lengths.map(Sent::put).flat_map(|sent| (1..self.m()).map(move |_| sent)).sum()
     }
 
-    /// Dissemination: in each round a flag, over the network to members of other nodes.
+    /// Returns what dissemination sends: in each round a flag, over the network to members of other
+    /// nodes.
     fn meeting(&self, member: usize) -> Sent {
         let all = self.members();
         let rounds = (0..).map(|round| 1usize << round).take_while(|distance| *distance < all);
@@ -240,7 +241,7 @@ impl Nodes {
         pieces(own, PIECE).flat_map(|bytes| (0..children).map(move |_| Sent::put(bytes))).sum()
     }
 
-    /// In each half of the ring every chunk but one.
+    /// Returns what a reduction sends: in each half of the ring every chunk but one.
     fn reduce(&self, bytes: u64, member: usize, room: u64, slice: impl Fn(Range<u64>) -> Range<u64>) -> Sent {
         let (rails, (node, number)) = (self.rails_for(bytes), self.seat(member));
         if number as u64 >= rails {
@@ -256,9 +257,9 @@ impl Nodes {
         sums.chain(results).sum()
     }
 
-    /// The results of the members of each other node whose numbers are the member's, modulo the
-    /// rails; and a flag for each piece except the last two, which says that its sums have been
-    /// combined.
+    /// Returns what a reduce-scatter sends: the results of the members of each other node whose
+    /// numbers are the member's, modulo the rails; and a flag for each piece except the last two,
+    /// which says that its sums have been combined.
     fn reducescatter(&self, member: usize, room: u64, own: Range<u64>) -> Sent {
         let (rails, (node, number)) = (self.rails(), self.seat(member));
         if number >= rails {
@@ -273,14 +274,15 @@ impl Nodes {
     }
 }
 
-/// Part `index` of `parts`: whole units of 16 bytes except for the end, the last parts shorter.
+/// Returns part `index` of `parts`: whole units of 16 bytes except for the end, the last parts
+/// shorter.
 fn part(range: Range<u64>, parts: u64, index: u64) -> Range<u64> {
     let each = (range.end - range.start).div_ceil(16).div_ceil(parts) * 16;
     let first = (range.start + each * index).min(range.end);
     first..(first + each).min(range.end)
 }
 
-/// The lengths of the pieces of a range.
+/// Returns the lengths of the pieces of a range.
 fn pieces(range: Range<u64>, room: u64) -> impl Iterator<Item = u64> {
     let length = range.end - range.start;
     (0..length.div_ceil(room)).map(move |piece| (length - piece * room).min(room))
@@ -290,7 +292,7 @@ fn pieces(range: Range<u64>, room: u64) -> impl Iterator<Item = u64> {
 mod tests {
     use super::*;
 
-    /// `m` nodes of `k` members, dealt out in turn.
+    /// Returns `m` nodes of `k` members, dealt out in turn.
     fn even(m: usize, k: usize) -> Nodes {
         Nodes { nodes: (0..m).map(|node| (0..k).map(|number| node + number * m).collect()).collect(), room_for: 64 }
     }

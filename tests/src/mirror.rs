@@ -111,7 +111,7 @@ struct Hub {
     by_label: Vec<(String, u64)>,
 }
 
-/// A field of bytes with its length before it.
+/// Returns a field of bytes with its length before it.
 fn sized(bytes: &[u8]) -> Vec<u8> {
     [&(bytes.len() as u32).to_be_bytes(), bytes].concat()
 }

@@ -101,9 +101,9 @@ static void aggregates(int n) {
     REFUSED(oxshmemx_team_create_aggregate(world, &config, memory, 8, &one), OXSHMEM_ERROR_CONTEXT, "1 words of symmetric");
     REFUSED(oxshmemx_team_create_aggregate(world, &config, memory, bytes, NULL), OXSHMEM_ERROR_INVALID, "is null");
     config.age_us = -2;
-    REFUSED(oxshmemx_team_create_aggregate(world, &config, memory, bytes, &one), OXSHMEM_ERROR_INVALID, "an age of -2");
+    REFUSED(oxshmemx_team_create_aggregate(world, &config, memory, bytes, &one), OXSHMEM_ERROR_INVALID, "age_us is -2");
     config.age_us = -1, config.segment = 3;
-    REFUSED(oxshmemx_aggregate_bytes(world, &config, &bytes), OXSHMEM_ERROR_CONTEXT, "a segment of 3 bytes");
+    REFUSED(oxshmemx_aggregate_bytes(world, &config, &bytes), OXSHMEM_ERROR_CONTEXT, "segment size 3 is invalid");
     config.segment = 1024;
     WORKS(oxshmemx_team_create_aggregate(world, &config, memory, bytes, &one));
     operations[0] = 7;

@@ -44,9 +44,9 @@ const NC_DEDICATED: UarType = (UAR_NC_DEDICATED, "doorbell page, not cached, of 
 const BF: UarType = (mlx5dv::MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF, "doorbell page, write-combining, of its own");
 const NC: UarType = (mlx5dv::MLX5_IB_UAPI_UAR_ALLOC_TYPE_NC, "doorbell page, not cached, of the whole context");
 
-/// Kinds of doorbell pages, the best first. For a GPU, which maps them as registers in any case,
-/// its stores must neither wait for nor mix with those of others; a CPU's stores linger in a page
-/// that is write-combining.
+/// Returns the kinds of doorbell pages, the best first. For a GPU, which maps them as registers in
+/// any case, its stores must neither wait for nor mix with those of others; a CPU's stores linger
+/// in a page that is write-combining.
 const fn uar_types(rung: Rung) -> [UarType; 3] {
     match rung {
         Rung::ByDevice => [NC_DEDICATED, BF, NC],
@@ -217,7 +217,7 @@ impl Mlx5Hca {
         Ok(Arc::new(card))
     }
 
-    /// What the card's firmware says that it can do.
+    /// Returns what the card's firmware says that it can do.
     pub fn capabilities(&self) -> &(GeneralCaps, AtomicCaps) {
         &self.caps
     }
@@ -249,8 +249,8 @@ impl Mlx5Hca {
         Ok(())
     }
 
-    /// The ports of the bond that this card's port is part of; 0 without one, or where QPs cannot
-    /// be told which to use.
+    /// Returns the ports of the bond that this card's port is part of; 0 without one, or where QPs
+    /// cannot be told which to use.
     fn query_lag_ports(&self) -> u8 {
         let general = &self.caps.0;
         if !general.init2_lag_tx_port_affinity || general.num_lag_ports < 2 {
@@ -273,7 +273,7 @@ impl Mlx5Hca {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The error of a call that is not about a command.
+    /// Returns the error of a call that is not about a command.
     fn failed(&self, call: &'static str, source: io::Error, detail: String) -> Error {
         if let Some(dead) = self.dead_by(&source) {
             return dead;
@@ -281,7 +281,7 @@ impl Mlx5Hca {
         Mlx5Error::Call { call, device: self.info.device.clone(), source, detail }.into()
     }
 
-    /// What is wrong, unless all is because the card is gone.
+    /// Returns what is wrong, unless all is because the card is gone.
     fn unless_dead(&self, error: Error) -> Error {
         match self.death.reason() {
             Some(reason) => Error::Dead { device: self.info.device.clone(), reason },
@@ -303,7 +303,7 @@ impl Mlx5Hca {
         }
     }
 
-    /// Whether the firmware still executes a command that no card refuses.
+    /// Returns whether the firmware still executes a command that no card refuses.
     fn answers(&self) -> bool {
         let input = caps::QueryHcaCap { op_mod: caps::GENERAL_CURRENT }.encode();
         let mut output = vec![0u8; caps::QueryHcaCap::OUT_LEN];
@@ -311,7 +311,7 @@ impl Mlx5Hca {
         status == 0 && prm::outcome(&output).0 == CommandStatus::Ok
     }
 
-    /// What the system returns when the card is gone.
+    /// Returns what the system returns when the card is gone.
     fn dead_by(&self, source: &io::Error) -> Option<Error> {
         let gone = match source.raw_os_error() {
             Some(libc::ENODEV) => true,
@@ -329,7 +329,7 @@ impl Mlx5Hca {
         Some(Error::Dead { device: self.info.device.clone(), reason })
     }
 
-    /// The answer to a command: what the card wrote, or else what the system says.
+    /// Judges the answer to a command: what the card wrote, or else what the system says.
     fn judge(&self, call: &'static str, source: Option<io::Error>, input: &[u8], output: &[u8]) -> Result<()> {
         tracing::trace!(
             device = self.info.device,
@@ -385,7 +385,7 @@ impl Mlx5Hca {
         self.judge(call, (status != 0).then(|| errno_of(status)), input, output)
     }
 
-    /// ALLOC_PD, by verbs: memory regions of verbs need a domain of verbs.
+    /// Carries out ALLOC_PD by verbs: memory regions of verbs need a domain of verbs.
     fn alloc_pd(&self, output: &mut [u8]) -> Result<ObjectHandle> {
         let domain = ProtectionDomain::new(&self.context)?;
         let mut out = mlx5dv::mlx5dv_pd { pdn: 0, comp_mask: 0 };
@@ -406,7 +406,7 @@ impl Mlx5Hca {
         Ok(ObjectHandle(number))
     }
 
-    /// The hardware address that the kernel resolves for an address handle.
+    /// Returns the hardware address that the kernel resolves for an address handle.
     fn resolve(&self, route: Route, peer: &QpAddress, attributes: &QpAttributes) -> io::Result<[u8; 6]> {
         // No packet is sent with it, so none needs a flow label.
         let mut path = path::address(&self.info.port, route, peer, attributes, 0);
@@ -682,7 +682,7 @@ impl Provider for Mlx5Hca {
         match self.obj_query(handle, &query.encode(), &mut output) {
             Ok(()) => counter::QueryQCounter::decode_output(&output).errors(),
             Err(error) => {
-                tracing::warn!(device = self.info.device, %error, "the card does not tell its error counters");
+                tracing::warn!(device = self.info.device, %error, "the card does not report its error counters");
                 Vec::new()
             }
         }

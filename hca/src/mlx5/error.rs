@@ -113,7 +113,7 @@ impl From<Mlx5Error> for crate::error::Error {
     }
 }
 
-/// What to do about a command that firmware refuses with this status.
+/// Returns what to do about a command that firmware refuses with this status.
 pub(super) const fn remedy(status: CommandStatus) -> &'static str {
     match status {
         CommandStatus::NoResources | CommandStatus::Limit => {

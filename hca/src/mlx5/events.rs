@@ -31,7 +31,7 @@ impl Death {
         self.hook.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The card is gone; the first reason counts.
+    /// Notes that the card is gone; the first reason counts.
     pub(super) fn note(&self, device: &str, reason: String) {
         tracing::error!(device, reason, "the card is gone");
         if self.reason.set(reason).is_ok()

@@ -26,7 +26,7 @@ impl Registration {
     /// first.
     const ALL: [Self; 3] = [Self::DmaBuf, Self::DmaBufPcie, Self::Address];
 
-    /// All, `first` before the others.
+    /// Returns all, `first` before the others.
     fn from(first: Self) -> [Self; 3] {
         let mut order = Self::ALL;
         let at = order.iter().position(|way| *way == first).unwrap_or(0);
@@ -63,7 +63,7 @@ pub(super) struct Ladder {
 }
 
 impl Ladder {
-    /// For memory that becomes `what`, tried in the way `first` before others.
+    /// Creates the ladder for memory that becomes `what`, tried in the way `first` before others.
     pub(super) fn new(what: &'static str, first: Registration) -> Self {
         Self { what, order: Registration::from(first), best: AtomicUsize::new(0) }
     }

@@ -34,7 +34,7 @@ pub fn check_libraries() -> Result<()> {
     Ok(())
 }
 
-/// Names of the ConnectX cards that the library drives, in its order.
+/// Returns the names of the ConnectX cards that the library drives, in its order.
 ///
 /// # Errors
 /// No library, no RDMA device, or none of this kind.

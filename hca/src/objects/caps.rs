@@ -4,7 +4,7 @@ use crate::error::Result;
 use crate::prm::{Command, caps, qpc};
 use crate::provider::Provider;
 
-/// Read the general and the atomic capabilities.
+/// Reads the general and the atomic capabilities.
 pub fn query_caps(provider: &dyn Provider) -> Result<(caps::GeneralCaps, caps::AtomicCaps)> {
     let mut output = vec![0; caps::QueryHcaCap::OUT_LEN];
     provider.general_cmd(&caps::QueryHcaCap { op_mod: caps::GENERAL_CURRENT }.encode(), &mut output)?;

@@ -32,7 +32,7 @@ pub struct Cq {
 }
 
 impl Cq {
-    /// Create one (CREATE_CQ).
+    /// Creates one (CREATE_CQ).
     pub fn create(uar: &Arc<Uar>, umem: &Arc<Umem>, attributes: &CqAttributes) -> Result<Arc<Self>> {
         let (guard, out) = create(
             &uar.guard.provider,
@@ -62,7 +62,7 @@ impl Cq {
         self.cqn
     }
 
-    /// Destroy it now. Fails while QPs use it.
+    /// Destroys it now. Fails while QPs use it.
     pub fn close(&self) -> Result<()> {
         self.guard.close()
     }

@@ -23,7 +23,7 @@ unsafe impl Send for Umem {}
 unsafe impl Sync for Umem {}
 
 impl Umem {
-    /// Register memory.
+    /// Registers memory.
     ///
     /// # Safety
     /// The conditions of [`Provider::reg_umem`]: the memory stays mapped until this object is
@@ -51,7 +51,7 @@ impl Umem {
         self.addr
     }
 
-    /// Deregister it now. Fails while keys and queues use it.
+    /// Deregisters it now. Fails while keys and queues use it.
     pub fn close(&self) -> Result<()> {
         self.guard.close()
     }
@@ -90,9 +90,9 @@ pub const KEY_VARIANT: u8 = 0x5a;
 const LOG_PAGE: u8 = 12;
 
 impl Mkey {
-    /// Register memory in the way that the HCA prefers: by its library, or as umem with a key. Work
-    /// requests name its first byte `start_addr`. `umem` is a registration of the same memory, if
-    /// there is one already. Writes do not pass each other.
+    /// Registers memory in the way that the HCA prefers: by its library, or as umem with a key.
+    /// Work requests name its first byte `start_addr`. `umem` is a registration of the same memory,
+    /// if there is one already. Writes do not pass each other.
     ///
     /// # Safety
     /// The conditions of [`Umem::register`].
@@ -120,7 +120,7 @@ impl Mkey {
         Self::create(pd, &umem, &attributes)
     }
 
-    /// Create one (CREATE_MKEY).
+    /// Creates one (CREATE_MKEY).
     pub fn create(pd: &Arc<Pd>, umem: &Arc<Umem>, attributes: &MkeyAttributes) -> Result<Self> {
         let access = attributes.access;
         // A translation entry has 8 bytes, an octoword 16.
@@ -169,7 +169,7 @@ impl Mkey {
         self.rkey
     }
 
-    /// Destroy it now.
+    /// Destroys it now.
     pub fn close(&self) -> Result<()> {
         self.guard.close()
     }

@@ -14,7 +14,7 @@ pub struct Pd {
 }
 
 impl Pd {
-    /// Allocate one (ALLOC_PD).
+    /// Allocates one (ALLOC_PD).
     pub fn alloc(provider: &Arc<dyn Provider>) -> Result<Arc<Self>> {
         let (guard, out) = create(provider, &pd::AllocPd {})?;
         Ok(Arc::new(Self { guard, pdn: out.pd }))
@@ -30,7 +30,7 @@ impl Pd {
         &self.guard.provider
     }
 
-    /// Free it now. Fails while keys and QPs use it.
+    /// Frees it now. Fails while keys and QPs use it.
     pub fn close(&self) -> Result<()> {
         self.guard.close()
     }

@@ -62,7 +62,7 @@ pub struct Qp {
 }
 
 impl Qp {
-    /// Create one (CREATE_QP), in state RST. Send queue and doorbell record lie in `umem`,
+    /// Creates one (CREATE_QP), in state RST. Send queue and doorbell record lie in `umem`,
     /// completions go to `cq`.
     pub fn create(pd: &Arc<Pd>, cq: &Arc<Cq>, uar: &Arc<Uar>, umem: &Arc<Umem>, geometry: &QpGeometry) -> Result<Self> {
         if geometry.user_index >> 24 != 0 {
@@ -116,18 +116,18 @@ impl Qp {
         })
     }
 
-    /// Its number.
+    /// Returns its number.
     pub fn qpn(&self) -> u32 {
         self.qpn
     }
 
-    /// What the peer needs to connect to it.
+    /// Returns what the peer needs to connect to it.
     pub fn address(&self) -> QpAddress {
         QpAddress { qpn: self.qpn, ..self.guard.provider.info().address() }
     }
 
-    /// Connect to the peer's QP: RST2INIT, INIT2RTR, RTR2RTS. The peer does the same with this QP's
-    /// address; until it has, work requests posted here are retried. The peer's QP must exist.
+    /// Connects to the peer's QP: RST2INIT, INIT2RTR, RTR2RTS. The peer does the same with this
+    /// QP's address; until it has, work requests posted here are retried. The peer's QP must exist.
     pub fn connect(&self, peer: &QpAddress, attributes: &QpAttributes) -> Result<()> {
         let info = self.guard.provider.info();
         let route = route(&info.device, &info.port, peer)?;
@@ -174,18 +174,18 @@ impl Qp {
         modify(&self.guard, &rts)
     }
 
-    /// Move it to the error state (2ERR): what is outstanding is flushed.
+    /// Moves it to the error state (2ERR): what is outstanding is flushed.
     pub fn to_error(&self) -> Result<()> {
         modify(&self.guard, &qp::ToErrQp { qpn: self.qpn })
     }
 
-    /// Move it to the reset state (2RST): counters start at 0 again, on both sides; the caller
+    /// Moves it to the reset state (2RST): counters start at 0 again, on both sides; the caller
     /// clears the doorbell record.
     pub fn to_reset(&self) -> Result<()> {
         modify(&self.guard, &qp::ToRstQp { qpn: self.qpn })
     }
 
-    /// Read its state (QUERY_QP).
+    /// Reads its state (QUERY_QP).
     pub fn query(&self) -> Result<QpStatus> {
         let mut output = vec![0; qp::QueryQp::OUT_LEN];
         let Owned::Object(handle) = self.guard.what else {
@@ -198,19 +198,19 @@ impl Qp {
         Ok(QpStatus { state, executed: context.hw_sq_wqebb_counter, covered: context.sw_sq_wqebb_counter, context })
     }
 
-    /// The completion queue that it was created with.
+    /// Returns the completion queue that it was created with.
     pub fn cq(&self) -> &Arc<Cq> {
         &self.cq
     }
 
-    /// Destroy it now.
+    /// Destroys it now.
     pub fn close(&self) -> Result<()> {
         self.guard.close()
     }
 }
 
-/// A route from queue pair `qpn` in the fields that the link layer and the route have (Linux,
-/// `mlx5_set_path`).
+/// Returns a route from queue pair `qpn` in the fields that the link layer and the route have
+/// (Linux, `mlx5_set_path`).
 fn address_path(
     port: &PortInfo,
     route: Route,

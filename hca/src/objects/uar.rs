@@ -14,13 +14,13 @@ pub struct Uar {
 }
 
 impl Uar {
-    /// Allocate one.
+    /// Allocates one.
     pub fn alloc(provider: &Arc<dyn Provider>, rung: Rung) -> Result<Arc<Self>> {
         let page = provider.alloc_uar(rung)?;
         Ok(Arc::new(Self { guard: Guard::new(provider, Owned::Uar(page.page_id)), page }))
     }
 
-    /// Its number.
+    /// Returns its number.
     pub fn page_id(&self) -> u32 {
         self.page.page_id
     }
@@ -30,7 +30,7 @@ impl Uar {
         self.page.registers_of(mode).len()
     }
 
-    /// The page as the HCA gave it.
+    /// Returns the page as the HCA gave it.
     pub fn page(&self) -> &UarPage {
         &self.page
     }
@@ -42,7 +42,7 @@ impl Uar {
         Some(self.page.base.wrapping_add(offset).cast())
     }
 
-    /// Free it now. Fails while CQs and QPs use it.
+    /// Frees it now. Fails while CQs and QPs use it.
     pub fn close(&self) -> Result<()> {
         self.guard.close()
     }
@@ -62,7 +62,7 @@ pub struct Doorbell {
 }
 
 impl Doorbell {
-    /// Where this process has mapped the register.
+    /// Returns where this process has mapped the register.
     pub fn address(&self) -> *mut u64 {
         self.uar.page.base.wrapping_add(self.offset).cast()
     }
@@ -80,13 +80,13 @@ pub struct Doorbells {
 }
 
 impl Doorbells {
-    /// None so far; `rung` says what will ring, and `mode` whether the queue pairs have doorbell
-    /// records.
+    /// Creates the set without a register so far; `rung` says what will ring, and `mode` whether
+    /// the queue pairs have doorbell records.
     pub fn new(provider: &Arc<dyn Provider>, rung: Rung, mode: SendDbrMode) -> Self {
         Self { provider: Arc::clone(provider), rung, mode, pages: Vec::new(), given: 0 }
     }
 
-    /// The register for the next queue pair.
+    /// Returns the register for the next queue pair.
     pub fn give(&mut self) -> Result<Doorbell> {
         let room: usize = self.pages.iter().map(|page| page.registers(self.mode)).sum();
         let shared = self.pages.first().is_some_and(|page| page.page.device_registers);

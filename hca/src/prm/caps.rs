@@ -155,21 +155,21 @@ layout! {
 }
 
 impl GeneralCaps2Out {
-    /// Decode an output.
+    /// Decodes an output.
     pub fn decode(bytes: &[u8]) -> Self {
         super::layout::Layout::read(bytes, 0)
     }
 }
 
 impl RoceCapsOut {
-    /// Decode an output.
+    /// Decodes an output.
     pub fn decode(bytes: &[u8]) -> Self {
         super::layout::Layout::read(bytes, 0)
     }
 }
 
 impl AtomicCapsOut {
-    /// Decode an output.
+    /// Decodes an output.
     pub fn decode(bytes: &[u8]) -> Self {
         super::layout::Layout::read(bytes, 0)
     }

@@ -59,7 +59,7 @@ command! {
 }
 
 impl QueryQCounterOut {
-    /// The counter of a syndrome; `None` if there is none.
+    /// Returns the counter of a syndrome; `None` if there is none.
     pub fn counter(&mut self, syndrome: Syndrome) -> Option<&mut u32> {
         Some(match syndrome {
             Syndrome::LocalLength => &mut self.req_local_length_error,
@@ -75,7 +75,8 @@ impl QueryQCounterOut {
         })
     }
 
-    /// What ended requests and how often, without those that were flushed because of another.
+    /// Returns what ended requests and how often, without those that were flushed because of
+    /// another.
     pub fn errors(mut self) -> Vec<(Syndrome, u32)> {
         const FIRST: [Syndrome; 8] = [
             Syndrome::LocalLength,

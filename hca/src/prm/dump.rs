@@ -6,8 +6,8 @@ use super::caps::AtomicCapsOut;
 use super::layout::{self, Layout};
 use super::{Command, CommandStatus, Opcode, caps, counter, cq, lag, mkey, outcome, pd, qp, uar};
 
-/// What a command says, as `CREATE_CQ cq_umem_offset=0x1000 cqc.log_cq_size=0x1`. Bits that no
-/// known field has are counted.
+/// Returns what a command says, as `CREATE_CQ cq_umem_offset=0x1000 cqc.log_cq_size=0x1`. Bits that
+/// no known field has are counted.
 pub fn command(input: &[u8]) -> String {
     let Some(opcode) = Opcode::of(input) else {
         let head = input.iter().take(4).fold(String::new(), |mut text, byte| {
@@ -43,7 +43,8 @@ pub fn command(input: &[u8]) -> String {
     format!("{}{fields}", opcode.name())
 }
 
-/// What the HCA answered to `input`: status and syndrome, and if it is OK what the output says.
+/// Returns what the HCA replied to `input`: status and syndrome, and if it is OK what the output
+/// says.
 pub fn answer(input: &[u8], output: &[u8]) -> String {
     let (status, syndrome) = outcome(output);
     if status != CommandStatus::Ok {

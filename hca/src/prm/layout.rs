@@ -35,7 +35,7 @@ macro_rules! bits_for {
 }
 bits_for!(u8, u16, u32, u64);
 
-/// Read `width` bits from bit `at`. Bits beyond the end of `bytes` read as 0.
+/// Reads `width` bits from bit `at`. Bits beyond the end of `bytes` read as 0.
 pub(crate) fn get(bytes: &[u8], at: usize, width: usize) -> u64 {
     let mut value = 0;
     let mut bit = at;
@@ -48,7 +48,7 @@ pub(crate) fn get(bytes: &[u8], at: usize, width: usize) -> u64 {
     value
 }
 
-/// Write the low `width` bits of `value` at bit `at`.
+/// Writes the low `width` bits of `value` at bit `at`.
 pub(crate) fn set(bytes: &mut [u8], at: usize, width: usize, value: u64) {
     let mut bit = at;
     let mut left = width;
@@ -66,13 +66,13 @@ pub(crate) fn set(bytes: &mut [u8], at: usize, width: usize, value: u64) {
 
 /// A structure made of bit fields.
 pub(crate) trait Layout: Default {
-    /// Decode, with the structure's first bit at bit `base`.
+    /// Decodes, with the structure's first bit at bit `base`.
     fn read(bytes: &[u8], base: usize) -> Self;
-    /// Encode.
+    /// Encodes.
     fn write(&self, bytes: &mut [u8], base: usize);
-    /// Set the bits that belong to a field.
+    /// Sets the bits that belong to a field.
     fn cover(mask: &mut [u8], base: usize);
-    /// Append name and value of each field that is not 0; nested fields as `structure.field`.
+    /// Appends name and value of each field that is not 0; nested fields as `structure.field`.
     fn show(&self, prefix: &str, out: &mut Vec<(String, u64)>);
     /// Name, bit offset and width of each field; nested structures have width 0.
     #[cfg(test)]

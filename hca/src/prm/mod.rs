@@ -79,18 +79,18 @@ impl Opcode {
         Self::QueryLag,
     ];
 
-    /// The opcode with this number, if known.
+    /// Returns the opcode with this number, if known.
     pub fn from_u16(value: u16) -> Option<Self> {
         Self::ALL.into_iter().find(|opcode| *opcode as u16 == value)
     }
 
-    /// The opcode in a command's input, if it is long enough and known.
+    /// Returns the opcode in a command's input, if it is long enough and known.
     pub fn of(input: &[u8]) -> Option<Self> {
         let bytes = input.get(..2)?;
         Self::from_u16(u16::from_be_bytes([bytes[0], bytes[1]]))
     }
 
-    /// The PRM's name.
+    /// Returns the PRM's name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::QueryHcaCap => "QUERY_HCA_CAP",
@@ -155,7 +155,7 @@ pub enum CommandStatus {
 }
 
 impl CommandStatus {
-    /// The status with this number; unknown ones count as internal errors.
+    /// Returns the status with this number; unknown ones count as internal errors.
     pub const fn from_u8(value: u8) -> Self {
         match value {
             0x00 => Self::Ok,
@@ -175,7 +175,7 @@ impl CommandStatus {
         }
     }
 
-    /// What it says, in words.
+    /// Returns in words what it says.
     pub const fn text(self) -> &'static str {
         match self {
             Self::Ok => "OK",
@@ -196,12 +196,12 @@ impl CommandStatus {
     }
 }
 
-/// Status and syndrome of an output: bits 0..8 and 32..64 of each.
+/// Returns the status and the syndrome of an output: bits 0..8 and 32..64 of each.
 pub fn outcome(output: &[u8]) -> (CommandStatus, u32) {
     (CommandStatus::from_u8(low8(layout::get(output, 0, 8))), low32(layout::get(output, 0x20, 32)))
 }
 
-/// Write status and syndrome, and zeros elsewhere.
+/// Writes status and syndrome, and zeros elsewhere.
 pub(crate) fn set_outcome(output: &mut [u8], status: CommandStatus, syndrome: u32) {
     output.fill(0);
     if output.len() >= 8 {
@@ -223,7 +223,7 @@ pub trait Command: Layout {
     /// What comes back.
     type Output: Layout;
 
-    /// The input's bytes.
+    /// Returns the input's bytes.
     fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![0; Self::IN_LEN];
         self.write(&mut bytes, 0);
@@ -231,7 +231,7 @@ pub trait Command: Layout {
         bytes
     }
 
-    /// Decode input bytes. `Err` holds the first reserved bit that is set, counted as `mlx5_ifc.h`
+    /// Decodes input bytes. `Err` holds the first reserved bit that is set, counted as `mlx5_ifc.h`
     /// does.
     ///
     /// The opcode and the length are the caller's business.
@@ -244,13 +244,13 @@ pub trait Command: Layout {
         }
     }
 
-    /// Decode the output.
+    /// Decodes the output.
     fn decode_output(bytes: &[u8]) -> Self::Output {
         Self::Output::read(bytes, 0)
     }
 }
 
-/// Encode an output with status OK.
+/// Encodes an output with status OK.
 pub(crate) fn encode_output<L: Layout>(value: &L, output: &mut [u8]) {
     output.fill(0);
     value.write(output, 0);

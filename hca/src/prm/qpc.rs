@@ -199,7 +199,7 @@ pub enum QpState {
 }
 
 impl QpState {
-    /// The state with this number, if known.
+    /// Returns the state with this number, if known.
     pub const fn from_u8(value: u8) -> Option<Self> {
         Some(match value {
             0 => Self::Reset,
@@ -213,7 +213,7 @@ impl QpState {
         })
     }
 
-    /// The name as the PRM writes it.
+    /// Returns the name as the PRM writes it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Reset => "RST",

@@ -66,8 +66,8 @@ pub struct Rows {
 /// order: what comes later sees what came before. An observer of what came later sees it too where
 /// `order` stands between the two.
 pub trait CopyEngine: fmt::Debug + Send {
-    /// Memory of this process that copies go to and come from: its address and length. It stays
-    /// where it is.
+    /// Returns the memory of this process that copies go to and come from: its address and length.
+    /// It stays where it is.
     fn staging(&self) -> (*mut u8, usize);
 
     /// Queues a copy of `bytes` bytes to memory of this process: to [`staging`](Self::staging), or
@@ -103,11 +103,11 @@ pub trait Accelerator: fmt::Debug + Send + Sync {
     /// Returns how slices follow each other.
     fn pace(&self) -> Pace;
 
-    /// `bytes` bytes of zeroed memory, aligned to a page.
+    /// Allocates `bytes` bytes of zeroed memory, aligned to a page.
     fn allocate(&self, bytes: u64) -> AcceleratorResult<Box<dyn AcceleratorMemory>>;
 
-    /// `bytes` bytes of zeroed memory of the host, aligned to a page, which this process and
-    /// kernels reach at the same address.
+    /// Allocates `bytes` bytes of zeroed memory of the host, aligned to a page, which this process
+    /// and kernels reach at the same address.
     fn host_memory(&self, bytes: u64) -> AcceleratorResult<Box<dyn AcceleratorMemory>>;
 
     /// Maps memory of a peer: `len` bytes from `offset` of a file.

@@ -35,8 +35,8 @@ pub(super) fn name_of(right: u32) -> &'static str {
     }
 }
 
-/// Whether QP `qpn` of HCA `gid`, of which `facts` are known, is connected to the initiator and
-/// ready. `Err` is a reason to wait.
+/// Checks whether QP `qpn` of HCA `gid`, of which `facts` are known, is connected to the initiator
+/// and ready. `Err` is a reason to wait.
 pub(super) fn check_qp(facts: &QpFacts, qpn: u32, gid: Gid, initiator: &Initiator) -> Result<(), String> {
     let state = u8::try_from(facts.state).ok().and_then(QpState::from_u8).unwrap_or(QpState::Reset);
     let problem = if facts.qpn != qpn {
@@ -53,7 +53,7 @@ pub(super) fn check_qp(facts: &QpFacts, qpn: u32, gid: Gid, initiator: &Initiato
     Err(format!("the peer's QP {qpn:#x} at {gid} {problem}"))
 }
 
-/// Whether the QP with these rights accepts the operation.
+/// Checks whether the QP with these rights accepts the operation.
 #[inline]
 pub(super) fn check_accepts(accepted: u32, qpn: u32, right: u32) -> Result<(), Failure> {
     if accepted & right != 0 {
@@ -63,7 +63,7 @@ pub(super) fn check_accepts(accepted: u32, qpn: u32, right: u32) -> Result<(), F
     Err(Failure::new(Syndrome::RemoteInvalidRequest, text))
 }
 
-/// Whether the address of an atomic is a multiple of its width.
+/// Checks whether the address of an atomic is a multiple of its width.
 pub(super) fn check_alignment(raddr: u64, width: usize) -> Result<(), Failure> {
     if raddr.is_multiple_of(width as u64) {
         return Ok(());
@@ -72,7 +72,7 @@ pub(super) fn check_alignment(raddr: u64, width: usize) -> Result<(), Failure> {
     Err(Failure::new(Syndrome::RemoteInvalidRequest, text))
 }
 
-/// Whether the memory behind the address of an atomic is aligned to its width.
+/// Checks whether the memory behind the address of an atomic is aligned to its width.
 pub(super) fn check_word(raddr: u64, word: *const u8, width: usize) -> Result<(), Failure> {
     if word.addr().is_multiple_of(width) {
         return Ok(());
@@ -81,12 +81,12 @@ pub(super) fn check_word(raddr: u64, word: *const u8, width: usize) -> Result<()
     Err(Failure::new(Syndrome::RemoteInvalidRequest, text))
 }
 
-/// The failure where HCA `gid` has no such key.
+/// Returns the failure where HCA `gid` has no such key.
 pub(super) fn unknown_key(rkey: u32, gid: Gid) -> Failure {
     Failure::new(Syndrome::RemoteAccess, format!("raddr.rkey {rkey:#x}: no such key at {gid}"))
 }
 
-/// Whether a key of HCA `gid` may be used through the QP that `qp` tells of.
+/// Checks whether a key of HCA `gid` may be used through the QP that `qp` tells of.
 pub(super) fn check_key(facts: &MkeyFacts, rkey: u32, qp: &QpFacts, gid: Gid) -> Result<(), Failure> {
     if facts.key != rkey {
         return Err(unknown_key(rkey, gid));
@@ -101,8 +101,8 @@ pub(super) fn check_key(facts: &MkeyFacts, rkey: u32, qp: &QpFacts, gid: Gid) ->
     Err(Failure::new(Syndrome::RemoteAccess, text))
 }
 
-/// Whether a key that covers `len` bytes from `start` with `allowed` rights admits the access.
-/// Returns where it is from the key's start.
+/// Checks whether a key that covers `len` bytes from `start` with `allowed` rights admits the
+/// access. Returns where it is from the key's start.
 #[inline]
 pub(super) fn check_range(allowed: u32, start: u64, len: u64, target: &Target, right: u32) -> Result<u64, Failure> {
     let rkey = target.rkey;

@@ -6,7 +6,7 @@ use crate::wire::masked_atomic;
 use oxshmem_system::words::low32;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// `a + b` where no carry leaves a bit of `boundary`.
+/// Returns `a + b` where no carry leaves a bit of `boundary`.
 ///
 /// Boundary bits are the most significant of their fields. Without them the addends cannot carry
 /// into the next field; the bits themselves are then added without carry.
@@ -18,12 +18,12 @@ const fn compare_swap(old: u64, swap: u64, compare: u64, swap_mask: u64, compare
     if (old ^ compare) & compare_mask == 0 { old & !swap_mask | swap & swap_mask } else { old }
 }
 
-/// 8-byte fetch and add; returns the old value.
+/// Does an 8-byte fetch and add; returns the old value.
 pub(super) fn fetch_add(word: &AtomicU64, add: u64) -> u64 {
     word.fetch_add(add, Ordering::AcqRel)
 }
 
-/// 8-byte compare and swap; returns the old value.
+/// Does an 8-byte compare and swap; returns the old value.
 pub(super) fn compare_and_swap(word: &AtomicU64, compare: u64, swap: u64) -> u64 {
     word.compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire).unwrap_or_else(|old| old)
 }
@@ -89,7 +89,7 @@ pub(super) enum Atomic {
 }
 
 impl Atomic {
-    /// The bytes of its operand.
+    /// Returns the bytes of its operand.
     pub(super) fn width(&self) -> usize {
         match self {
             Self::FetchAdd { .. } | Self::CompareSwap { .. } => 8,

@@ -11,7 +11,7 @@ use oxshmem_system::words::{low16, low32};
 use std::sync::atomic::{Ordering, fence};
 
 impl Engine {
-    /// The WQE is done: move on, and write its CQE if requested.
+    /// Moves on from the WQE, which is done, and writes its CQE if requested.
     #[inline]
     pub(super) fn complete(&mut self, qp: &mut Qp, opcode: u8, blocks: u64, bytes: u64, signaled: bool) {
         let index = qp.consumer;
@@ -19,7 +19,7 @@ impl Engine {
         self.report(qp, index, opcode, bytes, signaled);
     }
 
-    /// The WQE at `index` is done: write its CQE if requested.
+    /// Writes the CQE of the WQE at `index`, which is done, if requested.
     #[inline]
     pub(super) fn report(&mut self, qp: &mut Qp, index: u64, opcode: u8, bytes: u64, signaled: bool) {
         // An observer of a later store of this QP also sees this WQE's payload.
@@ -55,7 +55,7 @@ impl Engine {
         }
     }
 
-    /// The WQE failed: write an error CQE and move the QP to the error state.
+    /// Writes an error CQE for the WQE, which failed, and moves the QP to the error state.
     #[cold]
     pub(super) fn fail(&mut self, qp: &mut Qp, opcode: u8, blocks: u64, failure: &Failure) {
         // What is under way to another node is flushed after it.
@@ -154,7 +154,7 @@ impl Engine {
         }
     }
 
-    /// Make a payload that was held back visible, in a scrambled order, and write its CQE.
+    /// Makes a payload that was held back visible, in a scrambled order, and writes its CQE.
     pub(super) fn release_deferred(&mut self, qp: &mut Qp) {
         let Some(deferred) = qp.deferred.take() else { return };
         let Deferred { dst, payload, order, cqe, .. } = deferred;

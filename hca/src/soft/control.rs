@@ -31,7 +31,7 @@ const READ_ATTEMPTS: usize = 1 << 12;
 /// The segment's size in bytes.
 pub(super) const BYTES: usize = HEADER_BYTES + MAX_QPS * size_of::<QpEntry>() + MAX_MKEYS * size_of::<MkeyEntry>();
 
-/// Whether an HCA may have a QP of this number.
+/// Returns whether an HCA may have a QP of this number.
 pub(super) fn is_qpn(qpn: u32) -> bool {
     qpn.checked_sub(FIRST_QPN).is_some_and(|slot| (slot as usize) < MAX_QPS)
 }
@@ -127,7 +127,7 @@ pub(super) struct MkeyFacts {
 const _: () = assert!(size_of::<QpEntry>() == 64 && size_of::<MkeyEntry>() == 64);
 const _: () = assert!(size_of::<Header>() <= HEADER_BYTES);
 
-/// Read an entry between two equal, even values of its counter.
+/// Reads an entry between two equal, even values of its counter.
 fn read_stable<T>(seq: &AtomicU32, read: impl Fn() -> T) -> Option<(u32, T)> {
     for _ in 0..READ_ATTEMPTS {
         let before = seq.load(Ordering::Acquire);
@@ -143,7 +143,7 @@ fn read_stable<T>(seq: &AtomicU32, read: impl Fn() -> T) -> Option<(u32, T)> {
     None
 }
 
-/// Change an entry. There is one writer: the HCA that owns it, under its lock.
+/// Changes an entry. There is one writer: the HCA that owns it, under its lock.
 fn write_stable(seq: &AtomicU32, write: impl FnOnce()) {
     let before = seq.load(Ordering::Relaxed);
     seq.store(before.wrapping_add(1), Ordering::Relaxed);
@@ -153,13 +153,13 @@ fn write_stable(seq: &AtomicU32, write: impl FnOnce()) {
 }
 
 impl QpEntry {
-    /// The counter: equal to an earlier value if and only if nothing changed since.
+    /// Returns the counter: equal to an earlier value if and only if nothing changed since.
     #[inline]
     pub(super) fn seq(&self) -> u32 {
         self.seq.load(Ordering::Acquire)
     }
 
-    /// Read it, with the counter. `None` if it never stands still.
+    /// Reads it, with the counter. `None` if it never stands still.
     pub(super) fn read(&self) -> Option<(u32, QpFacts)> {
         let get = |word: &AtomicU32| word.load(Ordering::Relaxed);
         read_stable(&self.seq, || QpFacts {
@@ -178,13 +178,13 @@ impl QpEntry {
 }
 
 impl MkeyEntry {
-    /// The counter: equal to an earlier value if and only if nothing changed since.
+    /// Returns the counter: equal to an earlier value if and only if nothing changed since.
     #[inline]
     pub(super) fn seq(&self) -> u32 {
         self.seq.load(Ordering::Acquire)
     }
 
-    /// Read it, with the counter. `None` if it never stands still.
+    /// Reads it, with the counter. `None` if it never stands still.
     pub(super) fn read(&self) -> Option<(u32, MkeyFacts)> {
         let get = |word: &AtomicU32| word.load(Ordering::Relaxed);
         let get64 = |word: &AtomicU64| word.load(Ordering::Relaxed);
@@ -214,7 +214,7 @@ impl Segment {
         unsafe { &*self.mapping.ptr().cast::<Header>() }
     }
 
-    /// Map a peer's segment, and check that it is one and belongs to `gid`.
+    /// Maps a peer's segment, and checks that it is one and belongs to `gid`.
     pub(super) fn of_peer(fd: BorrowedFd<'_>, gid: Gid) -> Result<Self> {
         let segment = Self { mapping: Mapping::of_fd(fd, 0, BYTES, false)? };
         let header = segment.header();
@@ -232,13 +232,13 @@ impl Segment {
         Ok(segment)
     }
 
-    /// Whether the owner said that it is dead.
+    /// Returns whether the owner said that it is dead.
     #[inline]
     pub(super) fn is_dead(&self) -> bool {
         self.header().dead.load(Ordering::Relaxed) != 0
     }
 
-    /// The entry of QP `qpn`, if the number is in range.
+    /// Returns the entry of QP `qpn`, if the number is in range.
     pub(super) fn qp(&self, qpn: u32) -> Option<&QpEntry> {
         let slot = qpn.checked_sub(FIRST_QPN)? as usize;
         // SAFETY: the slot is below MAX_QPS, so the entry lies within the mapping; atomics take any
@@ -246,7 +246,7 @@ impl Segment {
         (slot < MAX_QPS).then(|| unsafe { &*self.mapping.ptr().add(HEADER_BYTES).cast::<QpEntry>().add(slot) })
     }
 
-    /// The entry of the key with this index (its upper 24 bits), if the number is in range.
+    /// Returns the entry of the key with this index (its upper 24 bits), if the number is in range.
     pub(super) fn mkey(&self, index: u32) -> Option<&MkeyEntry> {
         let slot = index.checked_sub(FIRST_MKEY)? as usize;
         let at = HEADER_BYTES + MAX_QPS * size_of::<QpEntry>();
@@ -264,7 +264,7 @@ pub(super) struct OwnSegment {
 }
 
 impl OwnSegment {
-    /// Create it.
+    /// Creates it.
     pub(super) fn create(gid: Gid) -> Result<Self> {
         let os = |errno| Error::os("create the control segment of the software HCA", errno);
         let fd = rustix::fs::memfd_create("oxshmem-hca-control", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
@@ -282,17 +282,17 @@ impl OwnSegment {
         Ok(Self { segment, fd })
     }
 
-    /// The file that peers map.
+    /// Returns the file that peers map.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
-    /// Tell peers that nothing will be served any more.
+    /// Tells peers that nothing will be served any more.
     pub(super) fn set_dead(&self) {
         self.segment.header().dead.store(1, Ordering::Release);
     }
 
-    /// Publish the facts of QP `qpn`; all zeros remove it.
+    /// Publishes the facts of QP `qpn`; all zeros remove it.
     pub(super) fn publish_qp(&self, qpn: u32, facts: &QpFacts) {
         let Some(entry) = self.segment.qp(qpn) else { return };
         let (hi, lo) = facts.remote_gid.halves();
@@ -308,7 +308,7 @@ impl OwnSegment {
         });
     }
 
-    /// Publish the facts of the key with this index; all zeros remove it.
+    /// Publishes the facts of the key with this index; all zeros remove it.
     pub(super) fn publish_mkey(&self, index: u32, facts: &MkeyFacts) {
         let Some(entry) = self.segment.mkey(index) else { return };
         write_stable(&entry.seq, || {

@@ -137,7 +137,8 @@ impl Copying {
         Ok(())
     }
 
-    /// Staging memory for the data of one work request. Everything before it may be waited for.
+    /// Takes staging memory for the data of one work request. Everything before it may be waited
+    /// for.
     fn take(&mut self, bytes: usize) -> AcceleratorResult<*mut u8> {
         if let Some(at) = self.staging.take(bytes) {
             return Ok(at);
@@ -509,7 +510,8 @@ fn extend(run: &mut Rows, to: u64, from: *const u8, len: usize) -> bool {
     true
 }
 
-/// Ranges that cover words at these addresses; what is close together is one. In ascending order.
+/// Returns the ranges that cover words at these addresses; what is close together is one. In
+/// ascending order.
 fn spans(addresses: &[u64], bytes: u64) -> Vec<(u64, usize)> {
     /// Bytes between two words that are fetched in vain rather than with a further copy.
     const CLOSE: u64 = 1024;

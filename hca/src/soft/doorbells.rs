@@ -11,13 +11,13 @@ use oxshmem_system::words::low16;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 impl Engine {
-    /// Whether a doorbell waits to be taken in.
+    /// Returns whether a doorbell waits to be taken in.
     pub(super) fn doorbell_pending(&self) -> bool {
         // SAFETY: registers lie in UAR pages that the engine owns.
         self.registers.iter().any(|register| unsafe { memory::load64(register.at, Ordering::Relaxed) } != 0)
     }
 
-    /// Rebuild the list of registers after a UAR page came or went.
+    /// Rebuilds the list of registers after a UAR page came or went.
     pub(super) fn list_registers(&mut self) {
         if self.is_on_gpu() && !self.card_doorbells {
             let highest = self.uars.iter().map(|(number, _)| number).max();
@@ -65,13 +65,13 @@ impl Engine {
         rung
     }
 
-    /// Whether the record alone never starts work of a QP, as on a card: those that have a register
-    /// to themselves, which keeps their last doorbell. Kernels look at records.
+    /// Returns whether the record alone never starts work of a QP, as on a card: those that have a
+    /// register to themselves, which keeps their last doorbell. Kernels look at records.
     pub(super) fn needs_doorbell(&self, qpn: u32, uar: u32) -> bool {
         self.card_doorbells && !self.is_on_gpu() && self.uars.get(uar).is_some_and(|page| page.qps == [qpn])
     }
 
-    /// Look at the doorbell records of all QPs that ring in this page: a register keeps the last
+    /// Looks at the doorbell records of all QPs that ring in this page: a register keeps the last
     /// doorbell only.
     fn look_behind(&mut self, uar: u32) {
         let Some(page) = self.uars.get(uar) else { return };
@@ -138,8 +138,8 @@ impl Engine {
         self.qps.put_back(bell.qpn, qp);
     }
 
-    /// Take over the doorbell record, or the index of a doorbell, if that is said to count. Returns
-    /// true if it moved. A QP without a record goes on with what its doorbells have named.
+    /// Takes over the doorbell record, or the index of a doorbell, if that is said to count.
+    /// Returns true if it moved. A QP without a record goes on with what its doorbells have named.
     pub(super) fn read_doorbell_record(&mut self, qp: &mut Qp, rung: Option<(u16, bool)>) -> bool {
         if qp.mode() == SendDbrMode::NoDbrExt {
             return false;
@@ -155,7 +155,7 @@ impl Engine {
         self.take_record(qp, word, rung)
     }
 
-    /// Take over the doorbell record, whose word this is as it lies in memory. Returns true if it
+    /// Takes over the doorbell record, whose word this is as it lies in memory. Returns true if it
     /// moved.
     pub(super) fn take_record(&mut self, qp: &mut Qp, word: u32, rung: Option<(u16, bool)>) -> bool {
         let record = match dbr::Repr::from_word(u32::from_be(word)) {
@@ -212,8 +212,8 @@ fn posted(qp: &Qp, counter: u16) -> u64 {
     qp.producer + u64::from(counter.wrapping_sub(low16(qp.producer)))
 }
 
-/// Offsets in a UAR page of the registers for QPs without a doorbell record: one, as on a card, or
-/// one for each QP.
+/// Returns the offsets in a UAR page of the registers for QPs without a doorbell record: one, as on
+/// a card, or one for each QP.
 pub(super) fn registers_without_record(one: bool) -> impl Iterator<Item = usize> {
     (0..if one { 1 } else { REGISTERS_PER_PAGE }).map(|i| doorbell::WITHOUT_RECORD + i * REGISTER_STRIDE_WITHOUT_RECORD)
 }

@@ -30,8 +30,8 @@ const PEERS_POLLED: usize = 16;
 pub(super) const BLOCK_WORDS: usize = BLOCK_BYTES / 8;
 
 impl Engine {
-    /// One pass: take in doorbells, and give each QP with work one turn. Returns how much was done;
-    /// 0 means nothing.
+    /// Makes one pass: takes in doorbells, and gives each QP with work one turn. Returns how much
+    /// was done; 0 means nothing.
     pub(super) fn progress(&mut self) -> usize {
         if self.dead.is_some() {
             return 0;
@@ -72,13 +72,13 @@ impl Engine {
         work
     }
 
-    /// Whether a QP waits for time to pass, a peer, or its turn.
+    /// Returns whether a QP waits for time to pass, a peer, or its turn.
     pub(super) fn is_waiting(&self) -> bool {
         !(self.active.is_empty() && self.late.is_empty()) && self.dead.is_none()
     }
 
-    /// No QP has had work for a while, so none is about to overtake: WQEs that sit out passes wait
-    /// for time alone.
+    /// Ends the reordering. No QP has had work for a while, so none is about to overtake: WQEs that
+    /// sit out passes wait for time alone.
     pub(super) fn end_reordering(&mut self) {
         for at in 0..self.active.len() {
             let qpn = self.active[at];
@@ -90,8 +90,8 @@ impl Engine {
         }
     }
 
-    /// What need not happen in every pass: notice peers that are gone, and work whose doorbell was
-    /// lost.
+    /// Does what need not happen in every pass: notices peers that are gone, and work whose
+    /// doorbell was lost.
     pub(super) fn housekeeping(&mut self) -> usize {
         if self.dead.is_some() {
             return 0;
@@ -133,7 +133,7 @@ impl Engine {
         news + found
     }
 
-    /// Unmap memory that peers have withdrawn, after every payload that may be meant for it has
+    /// Unmaps memory that peers have withdrawn, after every payload that may be meant for it has
     /// been delivered.
     #[cold]
     fn unmap_withdrawn(&mut self) {
@@ -148,7 +148,7 @@ impl Engine {
         self.peers.iter_mut().for_each(Peer::unmap_withdrawn);
     }
 
-    /// One turn of a QP. Returns the number of WQEs done.
+    /// Gives a QP one turn. Returns the number of WQEs done.
     fn run(&mut self, qp: &mut Qp) -> usize {
         let mut done = 0;
         let copying = self.is_copying();
@@ -175,7 +175,7 @@ impl Engine {
         done
     }
 
-    /// Execute, continue or flush the WQE at the consumer index.
+    /// Executes, continues or flushes the WQE at the consumer index.
     fn step(&mut self, qp: &mut Qp, budget: &mut usize) -> Step {
         let mut first = [0u64; BLOCK_WORDS];
         self.fetch(qp, qp.consumer, &mut first);
@@ -215,7 +215,7 @@ impl Engine {
         }
     }
 
-    /// Whether the fault plan makes the next WQE wait.
+    /// Returns whether the fault plan makes the next WQE wait.
     fn holds(&mut self, qp: &mut Qp) -> bool {
         if self.watches_source(qp) {
             return true;
@@ -247,12 +247,12 @@ impl Engine {
         }
     }
 
-    /// Whether the next block of a QP's queue has been fetched with others.
+    /// Returns whether the next block of a QP's queue has been fetched with others.
     fn has_image(&self, qp: &Qp) -> bool {
         self.gpu.as_ref().is_some_and(|gpu| gpu.image(qp.qpn, qp.consumer).is_some())
     }
 
-    /// Read one block of a send queue.
+    /// Reads one block of a send queue.
     #[inline]
     pub(super) fn fetch(&mut self, qp: &Qp, index: u64, block: &mut [u64; BLOCK_WORDS]) {
         let slot = native(index & (qp.depth() - 1));
@@ -276,7 +276,7 @@ impl Engine {
     }
 }
 
-/// The memory image of words.
+/// Returns the memory image of words.
 pub(super) fn as_bytes(words: &[u64]) -> &[u8] {
     // SAFETY: any initialised words are valid bytes, and bytes need no alignment.
     unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), size_of_val(words)) }

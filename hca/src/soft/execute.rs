@@ -79,7 +79,7 @@ pub(super) enum Step {
 }
 
 impl Engine {
-    /// Execute the WQE in `bytes`, or go on with it. `blocks` is its size.
+    /// Executes the WQE in `bytes`, or goes on with it. `blocks` is its size.
     pub(super) fn execute(&mut self, qp: &mut Qp, bytes: &[u8], blocks: u64, budget: &mut usize) -> Step {
         let wqe = match self.check(qp, bytes) {
             Ok(wqe) => wqe,
@@ -182,7 +182,7 @@ impl Engine {
         }
     }
 
-    /// The format of the WQE, and what it says about itself.
+    /// Checks the format of the WQE, and what it says about itself.
     #[inline]
     fn check<'a>(&mut self, qp: &Qp, bytes: &'a [u8]) -> Result<Wqe<'a>, Failure> {
         let local = |text: String| Failure::new(Syndrome::LocalQpOperation, text);
@@ -205,7 +205,7 @@ impl Engine {
         Ok(wqe)
     }
 
-    /// Carry out the operation. `Some(bytes)` when it is done, `None` when the turn's budget is
+    /// Carries out the operation. `Some(bytes)` when it is done, `None` when the turn's budget is
     /// used up.
     #[inline]
     fn perform(&mut self, qp: &mut Qp, wqe: &Wqe<'_>, budget: &mut usize) -> Result<Option<u64>, Stop> {
@@ -271,7 +271,8 @@ impl Engine {
         }
     }
 
-    /// Memory of queues and payloads is the CPU's to touch only if the engine has no kernel.
+    /// Leaves the work to the kernel, if the engine has one: memory of queues and payloads is the
+    /// CPU's to touch only without one.
     #[inline]
     fn leave_to_kernel(&self) -> Result<(), Stop> {
         match self.unit() {
@@ -397,7 +398,7 @@ impl Engine {
         Ok(Some(width as u64))
     }
 
-    /// Translate a data segment.
+    /// Translates a data segment.
     #[inline]
     pub(super) fn local(&mut self, qp: &mut Qp, segment: &data::Repr, right: u32) -> Result<*mut u8, Failure> {
         let key = match qp.local_key {
@@ -451,7 +452,7 @@ impl Engine {
         Ok(key)
     }
 
-    /// Check that the peer's QP is there and accepts the operation.
+    /// Checks that the peer's QP is there and accepts the operation.
     #[inline]
     fn peer_accepts(&mut self, qp: &mut Qp, right: u32) -> Result<(), Stop> {
         let Some(remote) = &qp.remote else {
@@ -502,7 +503,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Check the way to the peer and translate a remote address.
+    /// Checks the way to the peer and translates a remote address.
     #[inline]
     fn remote(&mut self, qp: &mut Qp, segment: &raddr::Repr, len: u64, right: u32) -> Result<*mut u8, Stop> {
         self.peer_accepts(qp, right)?;
@@ -574,7 +575,7 @@ pub(super) fn check_length(qp: &Qp, local: &data::Repr) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Move what the budget allows of the bytes that are left.
+/// Moves what the budget allows of the bytes that are left.
 #[inline]
 fn transfer(qp: &mut Qp, bytes: &Transfer, budget: &mut usize) -> Option<u64> {
     let left = bytes.len - qp.moved;

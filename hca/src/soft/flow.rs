@@ -33,7 +33,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 const LINKS_POLLED: usize = 16;
 
 impl Engine {
-    /// Whether a QP with a peer on another node may send.
+    /// Returns whether a QP with a peer on another node may send.
     pub(super) fn may_send(&mut self, qp: &mut Qp) -> bool {
         if qp.state != QpState::Rts {
             // What is under way is flushed with the rest.
@@ -253,7 +253,7 @@ impl Engine {
         self.push(qp, &Request::Write { target, offset: qp.moved as u64, order, payload });
     }
 
-    /// Whether this thread reaches the memory that `local` has just found.
+    /// Returns whether this thread reaches the memory that `local` has just found.
     fn is_here(&self, qp: &Qp) -> bool {
         self.unit() == Unit::Cpu || qp.local_key.is_some_and(|key| key.on_host)
     }
@@ -293,8 +293,8 @@ impl Engine {
         }
     }
 
-    /// No bytes: the keys are not looked at (InfiniBand specification, 9.7.4.1.5), but the peer
-    /// must be there.
+    /// Sends a request without bytes: the keys are not looked at (InfiniBand specification,
+    /// 9.7.4.1.5), but the peer must be there.
     fn send_probe(&mut self, qp: &mut Qp, wqe: &Wqe<'_>, right: u32, budget: &mut usize) -> Result<bool, Stop> {
         self.check_way(qp)?;
         if !self.has_room(qp, 0, budget) {
@@ -331,7 +331,7 @@ impl Engine {
         Ok(true)
     }
 
-    /// Whether the peer can be reached.
+    /// Checks whether the peer can be reached.
     fn check_way(&self, qp: &Qp) -> Result<(), Stop> {
         let link = qp.flow.as_ref().and_then(|flow| self.links.get(flow.link)?.as_ref());
         let Some(link) = link else { return Err(Stop::Stall("the QP has no peer".into())) };
@@ -341,7 +341,7 @@ impl Engine {
         }
     }
 
-    /// Whether a request with `bytes` bytes of payload may go now; it then counts.
+    /// Returns whether a request with `bytes` bytes of payload may go now; it then counts.
     fn has_room(&mut self, qp: &Qp, bytes: usize, budget: &mut usize) -> bool {
         let Some(at) = qp.flow.as_ref().map(|flow| flow.link) else { return false };
         let is_full = |engine: &Self| engine.links.get(at).and_then(Option::as_ref).is_none_or(|link| !link.has_room());
@@ -358,7 +358,7 @@ impl Engine {
         true
     }
 
-    /// Whether a write may go, which fault `visibility` holds back.
+    /// Returns whether a write may go, which fault `visibility` holds back.
     fn is_due(&mut self, qp: &mut Qp, len: usize) -> bool {
         if !self.faulty || len > MAX_DEFERRED {
             return true;
@@ -498,7 +498,7 @@ impl Engine {
         }
     }
 
-    /// The opcode and blocks of the first WQE under way.
+    /// Returns the opcode and blocks of the first WQE under way.
     fn first_in_flight(&mut self, qp: &Qp) -> (u8, u64) {
         let first = qp.flow.as_ref().and_then(|flow| flow.flights.front()).map(|flight| (flight.opcode, flight.index));
         let (opcode, index) = first.unwrap_or((0, qp.consumer));
@@ -572,8 +572,8 @@ impl Engine {
     }
 }
 
-/// The length of the piece from `moved` on. It ends where the destination is aligned, so that no
-/// word of it is torn.
+/// Returns the length of the piece from `moved` on. It ends where the destination is aligned, so
+/// that no word of it is torn.
 fn piece_of(destination: u64, moved: usize, len: usize) -> usize {
     let left = len - moved;
     if left <= PIECE {

@@ -58,7 +58,7 @@ thread_local! {
     static RIG: RefCell<Option<Rig>> = const { RefCell::new(None) };
 }
 
-/// Run one input.
+/// Runs one input.
 ///
 /// Byte 0 says how WQEs are repaired before they run, so that inputs reach deeper: bit 0 sets index
 /// and QP number, bit 1 the keys, bit 2 moves addresses near the registered range. Byte 1 is the
@@ -121,7 +121,7 @@ fn run(place: &mut Option<Rig>, mode: u8, count: usize, start: u64, queue: &[u8]
     Ok(())
 }
 
-/// Make WQEs more plausible, as far as `mode` asks for it.
+/// Makes WQEs more plausible, as far as `mode` requests it.
 fn repair(blocks: &mut [u8], mode: u8, start: u64, qpn: u32, rig: &Rig) {
     let mut at = 0;
     while mode & 1 != 0 && at + BLOCK_BYTES <= blocks.len() {

@@ -76,7 +76,7 @@ impl fmt::Debug for Nodes {
 }
 
 impl SoftHca {
-    /// Open an HCA.
+    /// Opens an HCA.
     pub fn open(options: SoftOptions) -> Result<Arc<Self>> {
         check_options(&options)?;
         let interface = options.interface.map_or_else(random, Ok)?;
@@ -153,8 +153,8 @@ impl SoftHca {
         Ok(Arc::new(Self { info, shared, accelerator, thread, nodes: Mutex::default() }))
     }
 
-    /// One pass of the engine and its housekeeping; for HCAs opened with [`SoftOptions::stepped`].
-    /// Returns 0 if nothing happened.
+    /// Makes one pass of the engine and its housekeeping; for HCAs opened with
+    /// [`SoftOptions::stepped`]. Returns 0 if nothing happened.
     pub fn progress(&self) -> usize {
         let mut engine = self.shared.engine();
         if let Some(pace) = engine.pace() {
@@ -164,7 +164,7 @@ impl SoftHca {
         engine.progress() + engine.housekeeping()
     }
 
-    /// Whether a QP waits for time to pass or for a peer.
+    /// Returns whether a QP waits for time to pass or for a peer.
     pub fn is_waiting(&self) -> bool {
         self.shared.engine().is_waiting()
     }
@@ -229,12 +229,12 @@ impl SoftHca {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the strict checks found, oldest first; at most 1024.
+    /// Returns what the strict checks found, oldest first; at most 1024.
     pub fn violations(&self) -> Vec<Violation> {
         self.shared.engine().violations.clone()
     }
 
-    /// Stop executing, as hardware that fails: no more CQEs, commands fail, and peers run into
+    /// Stops executing, as hardware that fails: no more CQEs, commands fail, and peers run into
     /// their retry limits.
     pub fn kill(&self) {
         self.shared.engine().die("killed");
@@ -439,7 +439,7 @@ impl Provider for SoftHca {
     }
 }
 
-/// 64 random bits from the kernel.
+/// Returns 64 random bits from the kernel.
 fn random() -> Result<u64> {
     let mut bytes = [0u8; 8];
     // SAFETY: the buffer is 8 bytes long.

@@ -50,7 +50,7 @@ impl Mapping {
     }
 }
 
-/// Load an aligned 8-byte word.
+/// Loads an aligned 8-byte word.
 ///
 /// # Safety
 /// `ptr` is aligned and readable.
@@ -60,7 +60,7 @@ pub(super) unsafe fn load64(ptr: *const u8, order: Ordering) -> u64 {
     unsafe { AtomicU64::from_ptr(ptr.cast_mut().cast()) }.load(order)
 }
 
-/// Store an aligned 8-byte word.
+/// Stores an aligned 8-byte word.
 ///
 /// # Safety
 /// `ptr` is aligned and writable.
@@ -70,7 +70,7 @@ pub(super) unsafe fn store64(ptr: *mut u8, value: u64, order: Ordering) {
     unsafe { AtomicU64::from_ptr(ptr.cast()) }.store(value, order);
 }
 
-/// Load an aligned 4-byte word.
+/// Loads an aligned 4-byte word.
 ///
 /// # Safety
 /// `ptr` is aligned and readable.
@@ -80,7 +80,7 @@ pub(super) unsafe fn load32(ptr: *const u8, order: Ordering) -> u32 {
     unsafe { AtomicU32::from_ptr(ptr.cast_mut().cast()) }.load(order)
 }
 
-/// Read 8 bytes at any alignment, aligned words as one access.
+/// Reads 8 bytes at any alignment, aligned words as one access.
 ///
 /// # Safety
 /// The 8 bytes are readable.
@@ -96,8 +96,8 @@ unsafe fn read64(ptr: *const u8) -> u64 {
     }
 }
 
-/// Copy `len` bytes in ascending order. A destination of 1, 2, 4 or 8 bytes that is aligned to its
-/// size is stored at once.
+/// Copies `len` bytes in ascending order. A destination of 1, 2, 4 or 8 bytes that is aligned to
+/// its size is stored at once.
 ///
 /// # Safety
 /// `src` is readable and `dst` writable for `len` bytes. They may overlap; the result is then
@@ -122,6 +122,8 @@ pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
     }
 }
 
+/// Copies `len` bytes from `src` to `dst`.
+///
 /// # Safety
 /// The conditions of [`copy`].
 unsafe fn copy_long(dst: *mut u8, src: *const u8, len: usize) {
@@ -149,6 +151,8 @@ unsafe fn copy_long(dst: *mut u8, src: *const u8, len: usize) {
     }
 }
 
+/// Copies a byte from `src` to `dst`.
+///
 /// # Safety
 /// `src` is readable, `dst` writable.
 #[inline]

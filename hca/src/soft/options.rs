@@ -46,7 +46,7 @@ pub struct SoftOptions {
 }
 
 impl SoftOptions {
-    /// The trace on standard error.
+    /// Turns on the trace on standard error.
     pub fn traced(mut self) -> Self {
         self.trace = Some(Box::new(std::io::stderr()));
         self

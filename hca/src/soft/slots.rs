@@ -24,7 +24,7 @@ impl<T> Slots<T> {
         self.limit
     }
 
-    /// Store what `make` returns for the number it gets. `None` if the table is full.
+    /// Stores what `make` returns for the number it gets. `None` if the table is full.
     pub(super) fn insert_with(&mut self, make: impl FnOnce(u32) -> T) -> Option<u32> {
         if self.used == self.limit {
             return None;
@@ -61,14 +61,14 @@ impl<T> Slots<T> {
         self.items.get_mut(slot)?.as_mut()
     }
 
-    /// Take the object out for a while; its number stays taken.
+    /// Takes the object out for a while; its number stays taken.
     #[inline]
     pub(super) fn lend(&mut self, number: u32) -> Option<T> {
         let slot = self.slot(number)?;
         self.items.get_mut(slot)?.take()
     }
 
-    /// Put back what [`lend`](Self::lend) gave.
+    /// Puts back what [`lend`](Self::lend) gave.
     #[inline]
     pub(super) fn put_back(&mut self, number: u32, item: T) {
         if let Some(slot) = self.slot(number)
@@ -78,7 +78,7 @@ impl<T> Slots<T> {
         }
     }
 
-    /// Remove the object; its number is free again.
+    /// Removes the object; its number is free again.
     pub(super) fn remove(&mut self, number: u32) -> Option<T> {
         let item = self.lend(number)?;
         self.used -= 1;

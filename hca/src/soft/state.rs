@@ -215,7 +215,7 @@ pub(super) struct Register {
 }
 
 impl Qp {
-    /// Whether it has a doorbell record; CREATE_QP has checked the field.
+    /// Returns whether it has a doorbell record; CREATE_QP has checked the field.
     pub(super) fn mode(&self) -> SendDbrMode {
         SendDbrMode::from_u8(self.context.send_dbr_mode).unwrap_or_default()
     }
@@ -224,7 +224,7 @@ impl Qp {
         1 << self.context.log_sq_size
     }
 
-    /// How long the QP tries before it gives up; `None` is forever (`ack_timeout` 0).
+    /// Returns how long the QP tries before it gives up; `None` is forever (`ack_timeout` 0).
     pub(super) fn retry_budget(&self) -> Option<Duration> {
         let timeout = self.context.primary_address_path.ack_timeout;
         let tries = u64::from(self.context.retry_count) + 1;
@@ -245,7 +245,7 @@ impl Qp {
         }
     }
 
-    /// Forget everything about queue contents and the peer.
+    /// Forgets everything about queue contents and the peer.
     pub(super) fn reset(&mut self) {
         self.consumer = 0;
         self.producer = 0;
@@ -432,7 +432,7 @@ impl Engine {
         (tables, control::BYTES as u64 + pages + gates)
     }
 
-    /// Keep what a strict check found.
+    /// Keeps what a strict check found.
     #[cold]
     pub(super) fn violation(&mut self, qpn: u32, wqe_index: u64, syndrome: Option<Syndrome>, message: String) {
         let violation = Violation { qpn, wqe_index, syndrome, message };
@@ -445,7 +445,7 @@ impl Engine {
         }
     }
 
-    /// Stop executing, for good.
+    /// Stops executing, for good.
     pub(super) fn die(&mut self, reason: &str) {
         if self.dead.is_none() {
             tracing::warn!(gid = %self.gid, reason, "the software HCA died");
@@ -458,7 +458,7 @@ impl Engine {
         }
     }
 
-    /// Change a QP's state and tell peers.
+    /// Changes a QP's state and tells peers.
     pub(super) fn set_state(&mut self, qp: &mut Qp, state: QpState) {
         qp.state = state;
         qp.context.state = state as u8;
@@ -469,7 +469,7 @@ impl Engine {
         }
     }
 
-    /// Give the QP turns from the next pass on.
+    /// Gives the QP turns from the next pass on.
     pub(super) fn activate(&mut self, qp: &mut Qp) {
         if !qp.active {
             qp.active = true;

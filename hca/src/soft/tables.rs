@@ -207,7 +207,7 @@ unsafe impl Plain for QpProgress {}
 unsafe impl Plain for Key {}
 
 impl Slice {
-    /// The parameter's bytes.
+    /// Returns the parameter's bytes.
     pub fn to_bytes(&self) -> [u8; size_of::<Self>()] {
         let mut bytes = [0; size_of::<Self>()];
         let words = [self.tables, self.number, self.run_ns, self.idle_ns];
@@ -223,22 +223,22 @@ impl Slice {
     }
 }
 
-/// The place of a QP's context.
+/// Returns the place of a QP's context.
 pub(super) fn qp_place(qpn: u32) -> u64 {
     u64::from(qpn - FIRST_QPN)
 }
 
-/// The place of a key of this HCA, by its index.
+/// Returns the place of a key of this HCA, by its index.
 pub(super) fn local_place(index: u32) -> u64 {
     u64::from(index - FIRST_MKEY)
 }
 
-/// The place of the key of a peer; peers count from 1.
+/// Returns the place of the key of a peer; peers count from 1.
 pub(super) fn remote_place(peer: u32, index: u32) -> u32 {
     index.wrapping_add(peer.wrapping_mul(PEER_STRIDE)) % const { const32(REMOTE_KEYS) }
 }
 
-/// Sizes and offsets in the order of the test kernel `soft_hca_layout`.
+/// Returns sizes and offsets in the order of the test kernel `soft_hca_layout`.
 #[must_use]
 pub fn layout() -> Vec<u64> {
     use std::mem::offset_of;

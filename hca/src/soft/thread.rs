@@ -61,7 +61,7 @@ impl Shared {
     }
 }
 
-/// The engine's thread.
+/// Runs the engine's thread.
 pub(super) fn drive(shared: &Shared, card_doorbells: bool) {
     let (patience, longest) = if card_doorbells { (WATCHFUL, LONGEST_WATCHFUL_NAP) } else { (PATIENCE, LONGEST_PARK) };
     let mut idler = Idler::new(patience);
@@ -106,8 +106,8 @@ pub(super) fn drive(shared: &Shared, card_doorbells: bool) {
     }
 }
 
-/// The engine's thread where a kernel executes: launches slice after slice while there is work, and
-/// fewer of them when there is none.
+/// Runs the engine's thread where a kernel executes: launches slice after slice while there is
+/// work, and fewer of them when there is none.
 pub(super) fn drive_kernel(shared: &Shared, card_doorbells: bool) {
     let Some(pace) = shared.engine().pace() else { return };
     let mut kept_house = Instant::now();

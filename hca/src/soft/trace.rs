@@ -25,7 +25,7 @@ impl Tracer {
         self.out.is_some()
     }
 
-    /// Write one line. A writer that fails is dropped, with a log message.
+    /// Writes one line. A writer that fails is dropped, with a log message.
     pub(super) fn line(&mut self, what: &str, text: Arguments<'_>) {
         let Some(out) = &mut self.out else { return };
         // One write per line, so that lines of several processes on one pipe stay whole.

@@ -26,7 +26,7 @@ pub struct Assignment<'a> {
 }
 
 impl Assignment<'_> {
-    /// Device and port by name and number.
+    /// Returns the device and the port by name and number.
     #[must_use]
     pub fn card(&self) -> Card {
         Card { device: self.device.name.clone(), port: Some(self.port.number) }

@@ -24,7 +24,7 @@ impl Topology {
         let wrong = |what: String| TopologyError::Description { file: file.display().to_string(), what };
         let about = fs::metadata(file).map_err(|error| wrong(format!("it cannot be read ({error})")))?;
         if !about.is_file() {
-            return Err(wrong("it is no file".to_owned()));
+            return Err(wrong("it is not a file".to_owned()));
         }
         if about.len() > MOST_BYTES {
             return Err(wrong(format!("it has {} bytes; a description has at most {MOST_BYTES}", about.len())));
@@ -279,10 +279,10 @@ mod tests {
         let missing = Topology::from_file(&folder.join("oxshmem-no-such-topology")).unwrap_err().to_string();
         assert!(missing.starts_with("OXSHMEM_TOPOLOGY=") && missing.contains("cannot be read"), "{missing}");
         let error = Topology::from_file(&folder).unwrap_err().to_string();
-        assert!(error.contains("it is no file"), "{error}");
+        assert!(error.contains("it is not a file"), "{error}");
         // A device without end is refused before it is read.
         let error = Topology::from_file(Path::new("/dev/zero")).unwrap_err().to_string();
-        assert!(error.contains("it is no file"), "{error}");
+        assert!(error.contains("it is not a file"), "{error}");
         let file = folder.join(format!("oxshmem-topology-{}.txt", std::process::id()));
         fs::write(&file, vec![b'#'; 1 + MOST_BYTES as usize]).unwrap();
         let error = Topology::from_file(&file).unwrap_err().to_string();

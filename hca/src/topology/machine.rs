@@ -379,7 +379,7 @@ fn between(a: &PciPath, b: &PciPath) -> Distance {
     }
 }
 
-/// A machine without NUMA nodes is one.
+/// Returns the distance; a machine without NUMA nodes is one.
 fn near(a: Option<u32>, b: Option<u32>) -> Distance {
     match (a, b) {
         (Some(a), Some(b)) if a != b => Distance::System,
@@ -433,7 +433,7 @@ fn attribute(folder: &Path, name: &str) -> String {
     fs::read_to_string(folder.join(name)).map(|text| text.trim().to_owned()).unwrap_or_default()
 }
 
-/// Numbers in names in the order of their values: mlx5_2 before mlx5_10.
+/// Compares names with their numbers in the order of the values: mlx5_2 before mlx5_10.
 pub(super) fn natural(a: &str, b: &str) -> Ordering {
     let split = |name: &str| {
         let digits = name.bytes().rev().take_while(u8::is_ascii_digit).count();

@@ -339,7 +339,7 @@ mod tests {
         routes.iter().map(|of_pe| of_pe.iter().map(word).collect::<Vec<_>>().join(" ")).collect()
     }
 
-    /// The published matrix, by GPU and card, with PIX and PXB below one port of the CPU.
+    /// Returns the published matrix, by GPU and card, with PIX and PXB below one port of the CPU.
     fn matrix(topology: &Topology) -> Vec<String> {
         let class = |distance: Distance| match distance {
             Distance::Bridges(_) => "P",

@@ -238,7 +238,7 @@ impl Context {
         self.raw.as_ptr()
     }
 
-    /// The answer of a call that returns 0 or an errno.
+    /// Checks the status of a call that returns 0 or an errno.
     pub(crate) fn check(&self, call: &'static str, status: i32) -> Result<()> {
         match status {
             0 => Ok(()),

@@ -188,7 +188,7 @@ impl VerbsError {
         Self::Call { call, device: device.to_owned(), source, hint: String::new() }
     }
 
-    /// With what to do about it.
+    /// Adds what to do about it.
     pub(super) fn hint(mut self, text: impl Into<String>) -> Self {
         if let Self::Call { hint, .. } = &mut self {
             *hint = format!("; {}", text.into());

@@ -366,7 +366,8 @@ impl Drop for QueuePair {
     }
 }
 
-/// Peers may write, read, and use atomics, where the keys of memory allow it.
+/// Returns the access rights of peers: they may write, read, and use atomics, where the keys of
+/// memory allow it.
 fn access_of_peers() -> u32 {
     super::memory::access_flags(Access::ALL)
 }

@@ -11,13 +11,13 @@ mod field {
 segment!("atomic", 16);
 
 impl<T: AsRef<[u8]>> Segment<T> {
-    /// Return the value to add or to store.
+    /// Returns the value to add or to store.
     #[inline]
     pub fn swap_add(&self) -> u64 {
         get64(self.bytes(), field::SWAP_ADD)
     }
 
-    /// Return the value to compare with.
+    /// Returns the value to compare with.
     #[inline]
     pub fn compare(&self) -> u64 {
         get64(self.bytes(), field::COMPARE)
@@ -25,12 +25,12 @@ impl<T: AsRef<[u8]>> Segment<T> {
 }
 
 impl<T: AsRef<[u8]> + AsMut<[u8]>> Segment<T> {
-    /// Set the value to add or to store.
+    /// Sets the value to add or to store.
     pub fn set_swap_add(&mut self, value: u64) {
         put64(self.bytes_mut(), field::SWAP_ADD, value);
     }
 
-    /// Set the value to compare with.
+    /// Sets the value to compare with.
     pub fn set_compare(&mut self, value: u64) {
         put64(self.bytes_mut(), field::COMPARE, value);
     }
@@ -54,21 +54,21 @@ pub enum Repr {
 }
 
 impl Repr {
-    /// Decode the segment of an ATOMIC_FA. rdma-core sets `compare` to 0 there, so anything else is
-    /// refused.
+    /// Decodes the segment of an ATOMIC_FA. rdma-core sets `compare` to 0 there, so anything else
+    /// is refused.
     #[inline]
     pub fn parse_fetch_add<T: AsRef<[u8]>>(segment: &Segment<T>) -> Result<Self> {
         check_zero("atomic.compare", segment.compare())?;
         Ok(Self::FetchAdd { add: segment.swap_add() })
     }
 
-    /// Decode the segment of an ATOMIC_CS.
+    /// Decodes the segment of an ATOMIC_CS.
     #[inline]
     pub fn parse_compare_swap<T: AsRef<[u8]>>(segment: &Segment<T>) -> Result<Self> {
         Ok(Self::CompareSwap { swap: segment.swap_add(), compare: segment.compare() })
     }
 
-    /// Encode into `segment`.
+    /// Encodes into `segment`.
     pub fn emit<T: AsRef<[u8]> + AsMut<[u8]>>(&self, segment: &mut Segment<T>) {
         let (swap_add, compare) = match *self {
             Self::FetchAdd { add } => (add, 0),

@@ -116,90 +116,90 @@ impl fmt::Display for Syndrome {
 }
 
 impl<T: AsRef<[u8]>> Segment<T> {
-    /// Return the bytes moved.
+    /// Returns the bytes moved.
     pub fn byte_cnt(&self) -> u32 {
         get32(self.bytes(), field::BYTE_CNT)
     }
 
-    /// Return the time stamp. Not part of the error form.
+    /// Returns the time stamp. Not part of the error form.
     pub fn timestamp(&self) -> u64 {
         get64(self.bytes(), field::TIMESTAMP)
     }
 
-    /// Return the vendor's syndrome. Only in the error form.
+    /// Returns the vendor's syndrome. Only in the error form.
     pub fn vendor_err_synd(&self) -> u8 {
         self.bytes()[field::VENDOR_ERR_SYND]
     }
 
-    /// Return the syndrome. Only in the error form.
+    /// Returns the syndrome. Only in the error form.
     pub fn syndrome(&self) -> u8 {
         self.bytes()[field::SYNDROME]
     }
 
-    /// Return the opcode of the WQE.
+    /// Returns the opcode of the WQE.
     pub fn wqe_opcode(&self) -> u8 {
         self.bytes()[field::SOP_DROP_QPN]
     }
 
-    /// Return the QP number.
+    /// Returns the QP number.
     pub fn qpn(&self) -> u32 {
         get32(self.bytes(), field::SOP_DROP_QPN) & 0xff_ffff
     }
 
-    /// Return the index of the WQE's first block.
+    /// Returns the index of the WQE's first block.
     pub fn wqe_counter(&self) -> u16 {
         get16(self.bytes(), field::WQE_COUNTER)
     }
 
-    /// Return the signature.
+    /// Returns the signature.
     pub fn signature(&self) -> u8 {
         self.bytes()[field::SIGNATURE]
     }
 
-    /// Return opcode, format, solicited bit and owner.
+    /// Returns opcode, format, solicited bit and owner.
     pub fn op_own(&self) -> u8 {
         self.bytes()[field::OP_OWN]
     }
 
-    /// Return the CQE's opcode.
+    /// Returns the CQE's opcode.
     pub fn opcode(&self) -> u8 {
         self.op_own() >> 4
     }
 
-    /// Return the owner bit.
+    /// Returns the owner bit.
     pub fn owner(&self) -> bool {
         self.op_own() & 1 != 0
     }
 }
 
 impl<T: AsRef<[u8]> + AsMut<[u8]>> Segment<T> {
-    /// Set the bytes moved.
+    /// Sets the bytes moved.
     pub fn set_byte_cnt(&mut self, value: u32) {
         put32(self.bytes_mut(), field::BYTE_CNT, value);
     }
 
-    /// Set the time stamp.
+    /// Sets the time stamp.
     pub fn set_timestamp(&mut self, value: u64) {
         put64(self.bytes_mut(), field::TIMESTAMP, value);
     }
 
-    /// Set both syndromes.
+    /// Sets both syndromes.
     pub fn set_syndromes(&mut self, vendor: u8, syndrome: u8) {
         self.bytes_mut()[field::VENDOR_ERR_SYND] = vendor;
         self.bytes_mut()[field::SYNDROME] = syndrome;
     }
 
-    /// Set the opcode of the WQE and the QP number.
+    /// Sets the opcode of the WQE and the QP number.
     pub fn set_sop_drop_qpn(&mut self, opcode: u8, qpn: u32) {
         put32(self.bytes_mut(), field::SOP_DROP_QPN, u32::from(opcode) << 24 | qpn & 0xff_ffff);
     }
 
-    /// Set the index of the WQE's first block.
+    /// Sets the index of the WQE's first block.
     pub fn set_wqe_counter(&mut self, value: u16) {
         put16(self.bytes_mut(), field::WQE_COUNTER, value);
     }
 
-    /// Set opcode and owner.
+    /// Sets opcode and owner.
     pub fn set_op_own(&mut self, opcode: u8, owner: bool) {
         self.bytes_mut()[field::OP_OWN] = opcode << 4 | u8::from(owner);
     }
@@ -240,7 +240,7 @@ pub enum Status {
 }
 
 impl Repr {
-    /// Decode. `Ok(None)` if the entry has not been written yet.
+    /// Decodes. `Ok(None)` if the entry has not been written yet.
     pub fn parse<T: AsRef<[u8]>>(segment: &Segment<T>) -> Result<Option<Self>> {
         let status = match segment.opcode() {
             REQ => Status::Done { byte_cnt: segment.byte_cnt(), timestamp: segment.timestamp() },
@@ -263,7 +263,7 @@ impl Repr {
         }))
     }
 
-    /// Encode all 64 bytes.
+    /// Encodes all 64 bytes.
     pub fn emit<T: AsRef<[u8]> + AsMut<[u8]>>(&self, segment: &mut Segment<T>) {
         segment.bytes_mut()[..LEN].fill(0);
         let opcode = match self.status {

@@ -43,7 +43,7 @@ pub enum Opcode {
 }
 
 impl Opcode {
-    /// The opcode with this number, if known.
+    /// Returns the opcode with this number, if known.
     pub const fn from_u8(value: u8) -> Option<Self> {
         Some(match value {
             0x00 => Self::Nop,
@@ -78,7 +78,7 @@ pub enum Fence {
 }
 
 impl Fence {
-    /// The mode as bits of `fm_ce_se`.
+    /// Returns the mode as bits of `fm_ce_se`.
     pub const fn bits(self) -> u8 {
         (self as u8) << 5
     }
@@ -96,55 +96,55 @@ impl Fence {
 }
 
 impl<T: AsRef<[u8]>> Segment<T> {
-    /// Return the opcode modifier.
+    /// Returns the opcode modifier.
     #[inline]
     pub fn opmod(&self) -> u8 {
         self.bytes()[field::OPMOD_IDX_OPCODE]
     }
 
-    /// Return the 16-bit index of the WQE's first block.
+    /// Returns the 16-bit index of the WQE's first block.
     #[inline]
     pub fn index(&self) -> u16 {
         get16(self.bytes(), field::OPMOD_IDX_OPCODE + 1)
     }
 
-    /// Return the opcode.
+    /// Returns the opcode.
     #[inline]
     pub fn opcode(&self) -> u8 {
         self.bytes()[field::OPMOD_IDX_OPCODE + 3]
     }
 
-    /// Return the 24-bit QP number.
+    /// Returns the 24-bit QP number.
     #[inline]
     pub fn qpn(&self) -> u32 {
         get32(self.bytes(), field::QPN_DS) >> 8
     }
 
-    /// Return the last byte of `qpn_ds`: two reserved bits and the size in 16-byte units.
+    /// Returns the last byte of `qpn_ds`: two reserved bits and the size in 16-byte units.
     #[inline]
     pub fn ds_byte(&self) -> u8 {
         self.bytes()[field::QPN_DS + 3]
     }
 
-    /// Return the signature byte.
+    /// Returns the signature byte.
     #[inline]
     pub fn signature(&self) -> u8 {
         self.bytes()[field::SIGNATURE]
     }
 
-    /// Return the DCI stream channel.
+    /// Returns the DCI stream channel.
     #[inline]
     pub fn dci_stream_channel_id(&self) -> u16 {
         get16(self.bytes(), field::DCI_STREAM_CHANNEL_ID)
     }
 
-    /// Return fence mode, completion mode and solicited bit.
+    /// Returns fence mode, completion mode and solicited bit.
     #[inline]
     pub fn fm_ce_se(&self) -> u8 {
         self.bytes()[field::FM_CE_SE]
     }
 
-    /// Return the immediate.
+    /// Returns the immediate.
     #[inline]
     pub fn imm(&self) -> u32 {
         get32(self.bytes(), field::IMM)
@@ -152,7 +152,7 @@ impl<T: AsRef<[u8]>> Segment<T> {
 }
 
 impl<T: AsRef<[u8]> + AsMut<[u8]>> Segment<T> {
-    /// Set opcode modifier, index and opcode.
+    /// Sets opcode modifier, index and opcode.
     pub fn set_opmod_idx_opcode(&mut self, opmod: u8, index: u16, opcode: u8) {
         put32(
             self.bytes_mut(),
@@ -161,27 +161,27 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Segment<T> {
         );
     }
 
-    /// Set the QP number and the size in 16-byte units.
+    /// Sets the QP number and the size in 16-byte units.
     pub fn set_qpn_ds(&mut self, qpn: u32, ds: u8) {
         put32(self.bytes_mut(), field::QPN_DS, qpn << 8 | u32::from(ds));
     }
 
-    /// Set the signature byte.
+    /// Sets the signature byte.
     pub fn set_signature(&mut self, value: u8) {
         self.bytes_mut()[field::SIGNATURE] = value;
     }
 
-    /// Set the DCI stream channel.
+    /// Sets the DCI stream channel.
     pub fn set_dci_stream_channel_id(&mut self, value: u16) {
         put16(self.bytes_mut(), field::DCI_STREAM_CHANNEL_ID, value);
     }
 
-    /// Set fence mode, completion mode and solicited bit.
+    /// Sets fence mode, completion mode and solicited bit.
     pub fn set_fm_ce_se(&mut self, value: u8) {
         self.bytes_mut()[field::FM_CE_SE] = value;
     }
 
-    /// Set the immediate.
+    /// Sets the immediate.
     pub fn set_imm(&mut self, value: u32) {
         put32(self.bytes_mut(), field::IMM, value);
     }
@@ -209,7 +209,7 @@ pub struct Repr {
 }
 
 impl Repr {
-    /// Decode, refusing reserved bits and unknown values.
+    /// Decodes, refusing reserved bits and unknown values.
     #[inline]
     pub fn parse<T: AsRef<[u8]>>(segment: &Segment<T>) -> Result<Self> {
         let opcode = Opcode::from_u8(segment.opcode()).ok_or(Error {
@@ -257,7 +257,7 @@ impl Repr {
         })
     }
 
-    /// Encode into `segment`.
+    /// Encodes into `segment`.
     #[inline]
     pub fn emit<T: AsRef<[u8]> + AsMut<[u8]>>(&self, segment: &mut Segment<T>) {
         segment.set_opmod_idx_opcode(self.opmod, self.index, self.opcode as u8);
@@ -268,7 +268,7 @@ impl Repr {
         segment.set_imm(0);
     }
 
-    /// The byte `fm_ce_se`.
+    /// Returns the byte `fm_ce_se`.
     pub const fn fm_ce_se(&self) -> u8 {
         (self.fence as u8) << 5 | if self.signaled { CQ_UPDATE } else { 0 } | if self.solicited { SOLICITED } else { 0 }
     }

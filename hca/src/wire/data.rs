@@ -16,19 +16,19 @@ segment!("data", 16);
 pub const ZERO_MEANS: u64 = 1 << 31;
 
 impl<T: AsRef<[u8]>> Segment<T> {
-    /// Return the length field; bit 31 marks inline data.
+    /// Returns the length field; bit 31 marks inline data.
     #[inline]
     pub fn byte_count(&self) -> u32 {
         get32(self.bytes(), field::BYTE_COUNT)
     }
 
-    /// Return the local key.
+    /// Returns the local key.
     #[inline]
     pub fn lkey(&self) -> u32 {
         get32(self.bytes(), field::LKEY)
     }
 
-    /// Return the local address.
+    /// Returns the local address.
     #[inline]
     pub fn addr(&self) -> u64 {
         get64(self.bytes(), field::ADDR)
@@ -36,17 +36,17 @@ impl<T: AsRef<[u8]>> Segment<T> {
 }
 
 impl<T: AsRef<[u8]> + AsMut<[u8]>> Segment<T> {
-    /// Set the length field.
+    /// Sets the length field.
     pub fn set_byte_count(&mut self, value: u32) {
         put32(self.bytes_mut(), field::BYTE_COUNT, value);
     }
 
-    /// Set the local key.
+    /// Sets the local key.
     pub fn set_lkey(&mut self, value: u32) {
         put32(self.bytes_mut(), field::LKEY, value);
     }
 
-    /// Set the local address.
+    /// Sets the local address.
     pub fn set_addr(&mut self, value: u64) {
         put64(self.bytes_mut(), field::ADDR, value);
     }
@@ -64,7 +64,7 @@ pub struct Repr {
 }
 
 impl Repr {
-    /// Decode, refusing an inline marker.
+    /// Decodes, refusing an inline marker.
     #[inline]
     pub fn parse<T: AsRef<[u8]>>(segment: &Segment<T>) -> Result<Self> {
         let byte_count = segment.byte_count();
@@ -85,7 +85,7 @@ impl Repr {
         if self.byte_count == 0 { ZERO_MEANS } else { self.byte_count as u64 }
     }
 
-    /// Encode into `segment`.
+    /// Encodes into `segment`.
     #[inline]
     pub fn emit<T: AsRef<[u8]> + AsMut<[u8]>>(&self, segment: &mut Segment<T>) {
         segment.set_byte_count(self.byte_count);

@@ -20,24 +20,24 @@ pub const SEND_OFFSET: usize = field::SEND;
 segment!("dbr", 8);
 
 impl<T: AsRef<[u8]>> Segment<T> {
-    /// Return the receive counter.
+    /// Returns the receive counter.
     pub fn receive(&self) -> u32 {
         get32(self.bytes(), field::RECEIVE)
     }
 
-    /// Return the send counter's word.
+    /// Returns the send counter's word.
     pub fn send(&self) -> u32 {
         get32(self.bytes(), field::SEND)
     }
 }
 
 impl<T: AsRef<[u8]> + AsMut<[u8]>> Segment<T> {
-    /// Set the receive counter.
+    /// Sets the receive counter.
     pub fn set_receive(&mut self, value: u32) {
         put32(self.bytes_mut(), field::RECEIVE, value);
     }
 
-    /// Set the send counter's word.
+    /// Sets the send counter's word.
     pub fn set_send(&mut self, value: u32) {
         put32(self.bytes_mut(), field::SEND, value);
     }
@@ -51,19 +51,19 @@ pub struct Repr {
 }
 
 impl Repr {
-    /// Decode the send half, refusing set bits above the counter.
+    /// Decodes the send half, refusing set bits above the counter.
     pub fn parse<T: AsRef<[u8]>>(segment: &Segment<T>) -> Result<Self> {
         Self::from_word(segment.send())
     }
 
-    /// Decode the send word, already in host order.
+    /// Decodes the send word, already in host order.
     #[inline]
     pub fn from_word(word: u32) -> Result<Self> {
         check_zero("dbr.send[31:16]", u64::from(word >> 16))?;
         Ok(Self { send: low16(u64::from(word)) })
     }
 
-    /// Encode; the receive counter becomes 0.
+    /// Encodes; the receive counter becomes 0.
     pub fn emit<T: AsRef<[u8]> + AsMut<[u8]>>(&self, segment: &mut Segment<T>) {
         segment.set_receive(0);
         segment.set_send(u32::from(self.send));

@@ -28,34 +28,34 @@ pub const WITHOUT_RECORD: usize = 0x600;
 segment!("doorbell", 8);
 
 impl<T: AsRef<[u8]>> Segment<T> {
-    /// Return the opcode modifier.
+    /// Returns the opcode modifier.
     pub fn opmod(&self) -> u8 {
         self.bytes()[field::OPMOD_IDX_OPCODE]
     }
 
-    /// Return the index.
+    /// Returns the index.
     pub fn index(&self) -> u16 {
         get16(self.bytes(), field::OPMOD_IDX_OPCODE + 1)
     }
 
-    /// Return the opcode.
+    /// Returns the opcode.
     pub fn opcode(&self) -> u8 {
         self.bytes()[field::OPMOD_IDX_OPCODE + 3]
     }
 
-    /// Return the QP number.
+    /// Returns the QP number.
     pub fn qpn(&self) -> u32 {
         get32(self.bytes(), field::QPN_DS) >> 8
     }
 
-    /// Return the byte after the QP number.
+    /// Returns the byte after the QP number.
     pub fn ds_byte(&self) -> u8 {
         self.bytes()[field::QPN_DS + 3]
     }
 }
 
 impl<T: AsRef<[u8]> + AsMut<[u8]>> Segment<T> {
-    /// Set opcode modifier, index and opcode.
+    /// Sets opcode modifier, index and opcode.
     pub fn set_opmod_idx_opcode(&mut self, opmod: u8, index: u16, opcode: u8) {
         put32(
             self.bytes_mut(),
@@ -64,7 +64,7 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Segment<T> {
         );
     }
 
-    /// Set the QP number and the byte after it.
+    /// Sets the QP number and the byte after it.
     pub fn set_qpn_ds(&mut self, qpn: u32, ds: u8) {
         put32(self.bytes_mut(), field::QPN_DS, qpn << 8 | u32::from(ds));
     }
@@ -86,7 +86,7 @@ pub struct Repr {
 }
 
 impl Repr {
-    /// The value that names only the producer index.
+    /// Returns the value that names only the producer index.
     pub const fn producer(index: u16, qpn: u32) -> Self {
         Self { opmod: 0, index, opcode: 0, qpn, ds: 0 }
     }
@@ -100,7 +100,7 @@ impl Repr {
         self.index.wrapping_add(u16::from(self.ds.div_ceil(4)))
     }
 
-    /// Decode, refusing reserved bits.
+    /// Decodes, refusing reserved bits.
     pub fn parse<T: AsRef<[u8]>>(segment: &Segment<T>) -> Result<Self> {
         check_zero("doorbell.qpn_ds[7:6]", u64::from(segment.ds_byte() >> 6))?;
         Ok(Self {
@@ -112,14 +112,14 @@ impl Repr {
         })
     }
 
-    /// Encode into `segment`.
+    /// Encodes into `segment`.
     #[inline]
     pub fn emit<T: AsRef<[u8]> + AsMut<[u8]>>(&self, segment: &mut Segment<T>) {
         segment.set_opmod_idx_opcode(self.opmod, self.index, self.opcode);
         segment.set_qpn_ds(self.qpn, self.ds);
     }
 
-    /// The register's value as a host integer whose memory image is the wire format.
+    /// Returns the register's value as a host integer whose memory image is the wire format.
     #[inline]
     pub fn to_register(&self) -> u64 {
         let mut bytes = [0u8; LEN];
@@ -127,7 +127,7 @@ impl Repr {
         u64::from_ne_bytes(bytes)
     }
 
-    /// Decode a register's value.
+    /// Decodes a register's value.
     pub fn from_register(value: u64) -> Result<Self> {
         Self::parse(&Segment::new_unchecked(value.to_ne_bytes()))
     }

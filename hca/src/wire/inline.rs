@@ -27,12 +27,12 @@ pub struct Segment<T: AsRef<[u8]>> {
 }
 
 impl<T: AsRef<[u8]>> Segment<T> {
-    /// Wrap a buffer without a length check; accessors panic if it is too short.
+    /// Wraps a buffer without a length check; accessors panic if it is too short.
     pub const fn new_unchecked(buffer: T) -> Self {
         Self { buffer }
     }
 
-    /// Wrap a buffer that holds the header and the payload that the header announces.
+    /// Wraps a buffer that holds the header and the payload that the header announces.
     #[inline]
     pub fn new_checked(buffer: T) -> Result<Self> {
         check_len("inline", buffer.as_ref().len(), HEADER_LEN)?;
@@ -47,13 +47,13 @@ impl<T: AsRef<[u8]>> Segment<T> {
         Ok(segment)
     }
 
-    /// Return the first word: marker and byte count.
+    /// Returns the first word: marker and byte count.
     #[inline]
     pub fn byte_count(&self) -> u32 {
         get32(self.buffer.as_ref(), field::BYTE_COUNT)
     }
 
-    /// Return the payload's length in bytes.
+    /// Returns the payload's length in bytes.
     #[inline]
     pub fn payload_len(&self) -> usize {
         (self.byte_count() & COUNT_MASK) as usize
@@ -61,7 +61,7 @@ impl<T: AsRef<[u8]>> Segment<T> {
 }
 
 impl<'a, T: AsRef<[u8]> + ?Sized> Segment<&'a T> {
-    /// Return the payload.
+    /// Returns the payload.
     #[inline]
     pub fn payload(&self) -> &'a [u8] {
         &self.buffer.as_ref()[field::PAYLOAD..field::PAYLOAD + self.payload_len()]
@@ -69,12 +69,12 @@ impl<'a, T: AsRef<[u8]> + ?Sized> Segment<&'a T> {
 }
 
 impl<T: AsRef<[u8]> + AsMut<[u8]>> Segment<T> {
-    /// Set the first word.
+    /// Sets the first word.
     pub fn set_byte_count(&mut self, value: u32) {
         put32(self.buffer.as_mut(), field::BYTE_COUNT, value);
     }
 
-    /// Return the bytes after the header.
+    /// Returns the bytes after the header.
     pub fn payload_mut(&mut self) -> &mut [u8] {
         &mut self.buffer.as_mut()[field::PAYLOAD..]
     }
@@ -88,7 +88,7 @@ pub struct Repr<'a> {
 }
 
 impl<'a> Repr<'a> {
-    /// Decode, refusing a missing marker and reserved bits.
+    /// Decodes, refusing a missing marker and reserved bits.
     #[inline]
     pub fn parse<T: AsRef<[u8]> + ?Sized>(segment: &Segment<&'a T>) -> Result<Self> {
         let word = segment.byte_count();
@@ -107,7 +107,7 @@ impl<'a> Repr<'a> {
         (HEADER_LEN + self.payload.len()).div_ceil(OCTOWORD_BYTES)
     }
 
-    /// Encode into `segment`, with zeros up to the end of the last unit.
+    /// Encodes into `segment`, with zeros up to the end of the last unit.
     ///
     /// # Panics
     /// If the buffer is shorter than [`octowords`](Self::octowords) units or the payload longer

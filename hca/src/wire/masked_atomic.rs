@@ -91,7 +91,7 @@ pub enum Repr {
 }
 
 impl Repr {
-    /// Decode the segment of a MASKED_FA whose control segment has this `opmod`.
+    /// Decodes the segment of a MASKED_FA whose control segment has this `opmod`.
     pub fn parse_fetch_add(opmod: u8, bytes: &[u8]) -> Result<Self> {
         check_len("masked_atomic", bytes.len(), LEN)?;
         match opmod {
@@ -104,7 +104,7 @@ impl Repr {
         }
     }
 
-    /// Decode the segment of a MASKED_CS whose control segment has this `opmod`.
+    /// Decodes the segment of a MASKED_CS whose control segment has this `opmod`.
     pub fn parse_compare_swap(opmod: u8, bytes: &[u8]) -> Result<Self> {
         match opmod {
             OPMOD_4_BYTES => {
@@ -156,7 +156,7 @@ impl Repr {
         matches!(self, Self::FetchAdd4 { .. } | Self::FetchAdd8 { .. })
     }
 
-    /// Encode into `bytes`.
+    /// Encodes into `bytes`.
     ///
     /// # Panics
     /// If `bytes` is shorter than [`len`](Self::len).

@@ -110,18 +110,18 @@ macro_rules! segment {
         }
 
         impl<T: AsRef<[u8]>> Segment<T> {
-            /// Wrap a buffer without a length check; accessors panic if it is too short.
+            /// Wraps a buffer without a length check; accessors panic if it is too short.
             pub const fn new_unchecked(buffer: T) -> Self {
                 Self { buffer }
             }
 
-            /// Wrap a buffer that is long enough for every accessor.
+            /// Wraps a buffer that is long enough for every accessor.
             pub fn new_checked(buffer: T) -> $crate::wire::Result<Self> {
                 $crate::wire::check_len($name, buffer.as_ref().len(), LEN)?;
                 Ok(Self { buffer })
             }
 
-            /// Return the buffer.
+            /// Returns the buffer.
             pub fn into_inner(self) -> T {
                 self.buffer
             }

@@ -12,19 +12,19 @@ mod field {
 segment!("raddr", 16);
 
 impl<T: AsRef<[u8]>> Segment<T> {
-    /// Return the remote address.
+    /// Returns the remote address.
     #[inline]
     pub fn raddr(&self) -> u64 {
         get64(self.bytes(), field::RADDR)
     }
 
-    /// Return the remote key.
+    /// Returns the remote key.
     #[inline]
     pub fn rkey(&self) -> u32 {
         get32(self.bytes(), field::RKEY)
     }
 
-    /// Return the reserved word.
+    /// Returns the reserved word.
     #[inline]
     pub fn reserved(&self) -> u32 {
         get32(self.bytes(), field::RESERVED)
@@ -32,17 +32,17 @@ impl<T: AsRef<[u8]>> Segment<T> {
 }
 
 impl<T: AsRef<[u8]> + AsMut<[u8]>> Segment<T> {
-    /// Set the remote address.
+    /// Sets the remote address.
     pub fn set_raddr(&mut self, value: u64) {
         put64(self.bytes_mut(), field::RADDR, value);
     }
 
-    /// Set the remote key.
+    /// Sets the remote key.
     pub fn set_rkey(&mut self, value: u32) {
         put32(self.bytes_mut(), field::RKEY, value);
     }
 
-    /// Set the reserved word.
+    /// Sets the reserved word.
     pub fn set_reserved(&mut self, value: u32) {
         put32(self.bytes_mut(), field::RESERVED, value);
     }
@@ -58,14 +58,14 @@ pub struct Repr {
 }
 
 impl Repr {
-    /// Decode, refusing reserved bits.
+    /// Decodes, refusing reserved bits.
     #[inline]
     pub fn parse<T: AsRef<[u8]>>(segment: &Segment<T>) -> Result<Self> {
         check_zero("raddr.reserved", u64::from(segment.reserved()))?;
         Ok(Self { raddr: segment.raddr(), rkey: segment.rkey() })
     }
 
-    /// Encode into `segment`.
+    /// Encodes into `segment`.
     #[inline]
     pub fn emit<T: AsRef<[u8]> + AsMut<[u8]>>(&self, segment: &mut Segment<T>) {
         segment.set_raddr(self.raddr);

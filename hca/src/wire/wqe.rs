@@ -196,7 +196,7 @@ impl<'a> Wqe<'a> {
         }
     }
 
-    /// Decode a WQE whose first byte is the first of `bytes`, refusing everything that its format
+    /// Decodes a WQE whose first byte is the first of `bytes`, refusing everything that its format
     /// does not allow.
     ///
     /// `bytes` holds at least the `ds` units that the control segment announces.
@@ -293,7 +293,7 @@ impl<'a> Wqe<'a> {
         })
     }
 
-    /// Encode into `bytes`, which must hold [`blocks`](Self::blocks) whole blocks. The bytes after
+    /// Encodes into `bytes`, which must hold [`blocks`](Self::blocks) whole blocks. The bytes after
     /// the last segment are set to 0. Returns the number of blocks.
     ///
     /// # Panics

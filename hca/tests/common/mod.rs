@@ -93,14 +93,14 @@ impl Pair {
         work > 0 || self.hca_a.is_waiting() || self.hca_b.is_waiting()
     }
 
-    /// Post one WQE at `a` and wait for its CQE, which must not be an error.
+    /// Posts one WQE at `a` and waits for its CQE, which must not be an error.
     pub fn run(&mut self, op: Op<'_>) -> cqe::Repr {
         let cqe = self.run_any(op);
         assert!(matches!(cqe.status, cqe::Status::Done { .. }), "{cqe}: {:?}", self.hca_a.violations());
         cqe
     }
 
-    /// Post one WQE at `a` and wait for its CQE.
+    /// Posts one WQE at `a` and waits for its CQE.
     pub fn run_any(&mut self, op: Op<'_>) -> cqe::Repr {
         let index = self.a.post_and_ring(op);
         self.a

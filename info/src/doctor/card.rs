@@ -78,7 +78,8 @@ impl DeviceMemory for GpuMemory {
     }
 }
 
-/// The probe `card`: opens it, and tries what set-up needs. `gpu` is the GPU that is to post to it.
+/// Runs the probe `card`: opens the card, and tries what set-up needs. `gpu` is the GPU that is to
+/// post to it.
 pub fn probe(card: &Card, gid_index: Option<u32>, pkey_index: u16, gpu: Option<i32>) {
     let (port, registration) = (card.port.unwrap_or(1), Registration::DmaBuf);
     let options = Mlx5Options { device: &card.device, port, gid_index, pkey_index, registration };
@@ -133,8 +134,8 @@ pub fn probe(card: &Card, gid_index: Option<u32>, pkey_index: u16, gpu: Option<i
 
 const PAGE: usize = 4096;
 
-/// A page of host memory as PEs have it, mapped from a descriptor. It is left to the end of the
-/// process.
+/// Returns a page of host memory as PEs have it, mapped from a descriptor. It is left to the end of
+/// the process.
 fn host_page() -> Result<*mut u8, String> {
     let map = || {
         let fd = rustix::fs::memfd_create("oxshmem-doctor", rustix::fs::MemfdFlags::CLOEXEC)?;
@@ -168,7 +169,7 @@ fn register(provider: &std::sync::Arc<dyn Provider>, source: UmemSource<'_>) -> 
     Ok(ways.join(", "))
 }
 
-/// What the probe's arguments are for a card of this configuration.
+/// Returns what the probe's arguments are for a card of this configuration.
 pub fn arguments(card: &Card, config: &Config, gpu: Option<i32>) -> Vec<String> {
     let mut arguments = vec!["card".to_owned(), card.to_string()];
     if let Choice::Given(index) = config.ib_gid_index() {
@@ -208,8 +209,8 @@ fn doorbell_record(most: u32, records: DoorbellRecord, bad: Outcome) -> Finding 
     }
 }
 
-/// What it means, for each step that was tried. `records`: what the configuration says of doorbell
-/// records.
+/// Returns what it means, for each step that was tried. `records`: what the configuration says of
+/// doorbell records.
 pub fn judge(
     card: &str,
     facts: &Facts<CardFact>,

@@ -46,9 +46,9 @@ pub enum CudaFact {
     Export {
         /// On which GPU.
         gpu: i32,
-        /// Whether a descriptor for other processes could be had.
+        /// Whether a descriptor for other processes was available.
         shared: Result<(), String>,
-        /// Whether a dma-buf could be had.
+        /// Whether a dma-buf was available.
         dma_buf: Result<(), String>,
     },
 }
@@ -141,7 +141,7 @@ macro_rules! driver {
     };
 }
 
-/// What the loader says.
+/// Returns what the loader says.
 pub(super) fn loader(error: &libloading::Error) -> String {
     std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }
@@ -175,12 +175,12 @@ fn start(say: impl Fn(CudaFact)) -> bool {
     started.is_ok()
 }
 
-/// The same for probes of something else: the probe `cuda` says what is wrong.
+/// Does the same for probes of something else: the probe `cuda` says what is wrong.
 pub(super) fn start_quietly() -> bool {
     start(|_| ())
 }
 
-/// The probe `cuda`: the driver, the GPUs, what each does to the others.
+/// Runs the probe `cuda`: the driver, the GPUs, what each does to the others.
 pub fn probe() {
     if !start(|fact| tell(&fact)) {
         return;
@@ -264,8 +264,8 @@ fn look_at_pair(from: i32, to: i32) -> Result<Pair, String> {
     })
 }
 
-/// The probe `export`: memory of a GPU as the heap has it, and descriptors for other processes and
-/// for cards.
+/// Runs the probe `export`: memory of a GPU as the heap has it, and descriptors for other processes
+/// and for cards.
 pub fn probe_export(ordinal: i32) {
     if !start(|fact| tell(&fact)) {
         return;
@@ -323,7 +323,7 @@ pub(super) fn create(ordinal: i32) -> Result<Memory, String> {
     Ok(Memory { handle, address, bytes })
 }
 
-/// A descriptor of memory for other processes.
+/// Returns a descriptor of memory for other processes.
 pub(super) fn share(handle: u64) -> Result<i32, String> {
     let mut descriptor = -1i32;
     let kind = sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
@@ -332,7 +332,7 @@ pub(super) fn share(handle: u64) -> Result<i32, String> {
     Ok(descriptor)
 }
 
-/// A dma-buf of memory; with `pcie` with the addresses of the PCIe BAR.
+/// Returns a dma-buf of memory; with `pcie` with the addresses of the PCIe BAR.
 pub(super) fn dma_buf(address: u64, bytes: usize, pcie: bool) -> Result<i32, String> {
     // CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE of cuda.h, since CUDA 12.8; older drivers refuse
     // it.

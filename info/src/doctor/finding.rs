@@ -52,17 +52,17 @@ impl Finding {
         Self { probe, subject: String::new(), result, reason, remedy: None }
     }
 
-    /// All is well.
+    /// Creates the finding that all is well.
     pub fn ok(probe: &'static str, reason: impl Into<String>) -> Self {
         Self::new(probe, Outcome::Ok, reason)
     }
 
-    /// There is nothing to look at.
+    /// Creates the finding that there is nothing to look at.
     pub fn skip(probe: &'static str, reason: impl Into<String>) -> Self {
         Self::new(probe, Outcome::Skip, reason)
     }
 
-    /// Something that wants a remedy, unless it does not matter.
+    /// Creates the finding of something that wants a remedy, unless it does not matter.
     pub fn bad(probe: &'static str, result: Outcome, reason: impl Into<String>, remedy: impl Into<String>) -> Self {
         let remedy = (result >= Outcome::Warn).then(|| remedy.into());
         Self { remedy, ..Self::new(probe, result, reason) }

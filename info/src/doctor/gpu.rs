@@ -21,7 +21,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// What of the facts is about GPUs.
+    /// Returns what of the facts is about GPUs.
     pub fn of(facts: &Facts<CudaFact>) -> Self {
         let mut seen = Self::default();
         for fact in &facts.facts {
@@ -35,7 +35,7 @@ impl Seen {
     }
 }
 
-/// PCI addresses of NVIDIA's display and 3D controllers, with the driver that has each.
+/// Returns the PCI addresses of NVIDIA's display and 3D controllers, with the driver that has each.
 fn on_the_bus(root: &Root) -> Vec<(String, Option<String>)> {
     let folder = "/sys/bus/pci/devices";
     let is_gpu = |address: &String| {
@@ -47,12 +47,12 @@ fn on_the_bus(root: &Root) -> Vec<(String, Option<String>)> {
     addresses.map(|address| (address.clone(), root.link(&format!("{folder}/{address}/driver")))).collect()
 }
 
-/// What a GPU that is there but cannot be used means: its owner wants it used.
+/// Returns what a GPU that is there but cannot be used means: its owner wants it used.
 fn broken(want: Want) -> Outcome {
     if want == Want::No { Outcome::Skip } else { Outcome::Fail }
 }
 
-/// Whether a GPU is on the bus.
+/// Checks whether a GPU is on the bus.
 pub fn on_bus(root: &Root, wants: Wants) -> Finding {
     const PROBE: &str = "gpu.bus";
     let found = on_the_bus(root);
@@ -84,7 +84,7 @@ pub fn on_bus(root: &Root, wants: Wants) -> Finding {
     Finding::ok(PROBE, listed)
 }
 
-/// The kernel's driver.
+/// Checks the kernel's driver.
 pub fn kernel_driver(root: &Root, wants: Wants) -> Finding {
     const PROBE: &str = "gpu.kernel-driver";
     match root.text("/proc/driver/nvidia/version") {
@@ -119,7 +119,7 @@ pub fn kernel_driver(root: &Root, wants: Wants) -> Finding {
     }
 }
 
-/// The device nodes of the driver, and whether this user may use them.
+/// Checks the device nodes of the driver, and whether this user may use them.
 pub fn nodes(root: &Root, wants: Wants) -> Vec<Finding> {
     const PROBE: &str = "gpu.nodes";
     if !root.exists("/proc/driver/nvidia/version") {
@@ -167,7 +167,7 @@ pub fn nodes(root: &Root, wants: Wants) -> Vec<Finding> {
     findings
 }
 
-/// The CUDA driver's library, and how it starts.
+/// Checks the CUDA driver's library, and how it starts.
 pub fn library(facts: &Facts<CudaFact>, wants: Wants, on_bus: bool, oldest: i32) -> Vec<Finding> {
     const PROBE: &str = "gpu.libcuda";
     let mut findings = Vec::new();
@@ -225,7 +225,7 @@ pub fn library(facts: &Facts<CudaFact>, wants: Wants, on_bus: bool, oldest: i32)
     findings
 }
 
-/// The GPUs that this process sees.
+/// Checks the GPUs that this process sees.
 pub fn gpus(facts: &Facts<CudaFact>, wants: Wants, build: &[u32], visible: Option<&str>) -> Vec<Finding> {
     let seen = Seen::of(facts);
     let mut findings = Vec::new();
@@ -357,7 +357,7 @@ pub fn peers(seen: &Seen, root: &Root, topology: Option<&Topology>) -> Vec<Findi
     findings
 }
 
-/// Why two GPUs have no access to each other, as far as can be told, and what to do.
+/// Returns why two GPUs have no access to each other, as far as can be told, and what to do.
 fn obstacle(a: Option<&Gpu>, b: Option<&Gpu>, root: &Root, topology: Option<&Topology>) -> (String, &'static str) {
     let (Some(a), Some(b)) = (a, b) else { return ("a GPU is not visible".into(), "see gpu.visible") };
     if a.name.contains("GeForce") || b.name.contains("GeForce") {
@@ -388,7 +388,8 @@ fn obstacle(a: Option<&Gpu>, b: Option<&Gpu>, root: &Root, topology: Option<&Top
     }
 }
 
-/// Whether the heap's memory can be shared, and given to cards as dma-buf or by nvidia-peermem.
+/// Checks whether the heap's memory can be shared, and given to cards as dma-buf or by
+/// nvidia-peermem.
 pub fn export(facts: &Facts<CudaFact>, seen: &Seen, root: &Root, wants: Wants) -> Vec<Finding> {
     let mut findings = Vec::new();
     if seen.gpus.is_empty() {
@@ -462,13 +463,13 @@ pub fn export(facts: &Facts<CudaFact>, seen: &Seen, root: &Root, wants: Wants) -
     findings
 }
 
-/// A setting in `/proc/driver/nvidia/params`.
+/// Returns a setting in `/proc/driver/nvidia/params`.
 fn parameter(text: &str, name: &str) -> Option<String> {
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     Some(value.trim().trim_matches('"').to_owned())
 }
 
-/// Whether the driver lets a GPU map a card's doorbell registers: the registry key
+/// Checks whether the driver lets a GPU map a card's doorbell registers: the registry key
 /// `PeerMappingOverride`.
 pub fn doorbell(root: &Root, wants: Wants) -> Finding {
     const PROBE: &str = "gpu.peer-mapping";
@@ -506,7 +507,7 @@ pub fn doorbell(root: &Root, wants: Wants) -> Finding {
     }
 }
 
-/// Whether the IOMMU translates what GPUs and cards read and write.
+/// Checks whether the IOMMU translates what GPUs and cards read and write.
 pub fn iommu(root: &Root, seen: &Seen, wants: Wants) -> Finding {
     const PROBE: &str = "gpu.iommu";
     let Some(gpu) = seen.gpus.first() else { return Finding::skip(PROBE, "no GPU") };

@@ -59,7 +59,7 @@ impl Library {
     }
 }
 
-/// The probes `verbs` and `mlx5`.
+/// Runs the probes `verbs` and `mlx5`.
 pub fn probe(library: Library) {
     // SAFETY: constructors of these libraries set up the library; what else one may do is why this
     // is a process of its own.

@@ -69,7 +69,7 @@ pub fn memlock(limits: Limits, needs: Needs, wants: Wants, privileged: bool) -> 
     )
 }
 
-/// Open files: each heap chunk of each PE of the node is one.
+/// Checks the limit of open files: each heap chunk of each PE of the node is one.
 pub fn files(limits: Limits, needs: Needs, peers: u64) -> Finding {
     const PROBE: &str = "system.files";
     let needed = (needs.heap / needs.chunk.max(1)) * peers + 256;
@@ -120,7 +120,7 @@ pub fn may_lock(root: &Root) -> bool {
     bits.and_then(|bits| u64::from_str_radix(&bits, 16).ok()).is_some_and(|bits| bits >> 14 & 1 == 1)
 }
 
-/// Container, seccomp, and what of the container's flags is missing.
+/// Checks the container, seccomp, and what of the container's flags is missing.
 pub fn confinement(root: &Root, wants: Wants) -> Vec<Finding> {
     let mut findings = Vec::new();
     let container = container(root);
@@ -164,7 +164,7 @@ pub fn confinement(root: &Root, wants: Wants) -> Vec<Finding> {
     findings
 }
 
-/// Limits of the control group: memory, processors, processes.
+/// Checks the limits of the control group: memory, processors, processes.
 pub fn cgroup(root: &Root, needs: Needs) -> Finding {
     const PROBE: &str = "container.cgroup";
     let own = root.text("/proc/self/cgroup").unwrap_or_default();
@@ -202,7 +202,7 @@ pub fn cgroup(root: &Root, needs: Needs) -> Finding {
     }
 }
 
-/// `/dev/shm`: for launchers and for other libraries.
+/// Checks `/dev/shm`: for launchers and for other libraries.
 pub fn shm(root: &Root, bytes: Option<u64>) -> Finding {
     const PROBE: &str = "container.shm";
     match bytes {

@@ -450,8 +450,8 @@ pub fn selection(topology: Option<&Topology>, gpus: &[Gpu], config: &Config, wan
     Selected { findings, cards }
 }
 
-/// Cards below one switch with a GPU that no PE drives, if each GPU has one PE and each PE `driven`
-/// cards; and how they are put to use.
+/// Returns the cards below one switch with a GPU that no PE drives, if each GPU has one PE and each
+/// PE `driven` cards; and how they are put to use.
 fn idle(
     topology: &Topology,
     config: &Config,

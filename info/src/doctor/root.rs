@@ -107,7 +107,7 @@ impl Root {
         self.at(name).exists()
     }
 
-    /// Whether this user may read and write the file, a device node.
+    /// Checks whether this user may read and write the file, a device node.
     pub fn usable(&self, name: &str) -> Result<(), Missing> {
         fs::File::options().read(true).write(true).open(self.allowed(name)?)?;
         Ok(())

@@ -102,7 +102,7 @@ impl Row {
     }
 }
 
-/// What `program` does.
+/// Runs `program`.
 pub fn main(program: Program) -> ExitCode {
     if let Some(status) = oxshmem_manual::requested(|| Options::command_of(program)) {
         return status;
@@ -110,7 +110,7 @@ pub fn main(program: Program) -> ExitCode {
     main_with(program, std::env::args_os())
 }
 
-/// The same with this command line, of which the first is a name.
+/// Does the same with this command line, of which the first is a name.
 pub(crate) fn main_with(program: Program, arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let matches = Options::command_of(program).get_matches_from(arguments);
     let options = Options::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
@@ -325,8 +325,8 @@ impl Session<'_> {
         Ok(pattern::check_words("rounds in which another PE's word was not there", &[0], &wrong))
     }
 
-    /// The same on a stream: a word is put to the next PE before a barrier; before a sync each PE
-    /// writes its own, which the next one gets.
+    /// Checks the same on a stream: a word is put to the next PE before a barrier; before a sync
+    /// each PE writes its own, which the next one gets.
     fn check_meeting_on_stream(&self, point: Point) -> Result<Result<(), crate::error::Mismatch>, Error> {
         let (pe, me, npes) = (self.pe, self.pe.my_pe(), self.pe.n_pes());
         let (next, before) = ((me + 1) % npes, (me + npes - 1) % npes);

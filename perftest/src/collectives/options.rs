@@ -223,7 +223,7 @@ impl Options {
     }
 }
 
-/// Everything to measure, in order.
+/// Returns everything to measure, in order.
 pub(super) fn points(plan: &Plan) -> Vec<Point> {
     let mut points = Vec::new();
     for &collective in &plan.collectives {

@@ -80,8 +80,8 @@ impl Collective {
         matches!(self, Self::Reduce | Self::Reducescatter)
     }
 
-    /// Bytes that a PE gives to a collective of `bytes` bytes, over all that get some, with the
-    /// gaps between them.
+    /// Returns the bytes that a PE gives to a collective of `bytes` bytes, over all that get some,
+    /// with the gaps between them.
     pub(crate) fn source_bytes(self, bytes: u64, npes: u64) -> u64 {
         match self {
             Self::Alltoall | Self::Reducescatter => bytes * npes,
@@ -90,7 +90,8 @@ impl Collective {
         }
     }
 
-    /// Bytes of the whole buffer that a collective of `bytes` bytes is about: all parts together.
+    /// Returns the bytes of the whole buffer that a collective of `bytes` bytes is about: all parts
+    /// together.
     pub(crate) fn whole_bytes(self, bytes: u64, npes: u64) -> u64 {
         match self {
             Self::Barrier | Self::Sync => 0,
@@ -99,8 +100,8 @@ impl Collective {
         }
     }
 
-    /// Bytes that every PE at least sends, of each byte of the whole buffer: the bandwidth of the
-    /// links is that of the buffer times this, however many PEs there are.
+    /// Returns the bytes that every PE at least sends, of each byte of the whole buffer: the
+    /// bandwidth of the links is that of the buffer times this, however many PEs there are.
     pub(crate) fn bus_factor(self, npes: u64) -> f64 {
         let others = (npes as f64 - 1.0) / npes as f64;
         match self {
@@ -111,7 +112,7 @@ impl Collective {
         }
     }
 
-    /// Bytes of what a PE gets.
+    /// Returns the bytes of what a PE gets.
     pub(crate) fn result_bytes(self, bytes: u64, npes: u64) -> u64 {
         match self {
             Self::Collect | Self::Fcollect | Self::Alltoall => bytes * npes,

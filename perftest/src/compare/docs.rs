@@ -232,7 +232,7 @@ const TEST_TITLES: [&str; 12] = [
     "p99 [us]",
 ];
 
-/// Figures of the `shmem_*` tests, one table.
+/// Returns the figures of the `shmem_*` tests, one table.
 fn tests_section(rows: &[Row]) -> String {
     let mut text = heading(&rows[0].job, "`shmem_*` tests");
     text += &table_head(&TEST_TITLES);
@@ -344,7 +344,7 @@ pub fn files(root: &Path) -> Result<Vec<(PathBuf, String)>, Error> {
     Ok(files)
 }
 
-/// Plots below `root` that no baseline has.
+/// Returns the plots below `root` that no baseline has.
 ///
 /// # Errors
 /// The folder cannot be read.
@@ -376,8 +376,8 @@ fn write(root: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// The program `performance_docs`: its one argument is the root of the repository, by default the
-/// current folder.
+/// Runs the program `performance_docs`: its one argument is the root of the repository, by default
+/// the current folder.
 pub fn main() -> ExitCode {
     let root = std::env::args_os().nth(1).map_or_else(|| PathBuf::from("."), PathBuf::from);
     match write(&root) {

@@ -65,7 +65,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// `rows` by what they need, in their order.
+    /// Splits `rows` by what they need, in their order.
     pub fn split(rows: &[&'static rows::Row]) -> Vec<Self> {
         let mut groups: Vec<Self> = Vec::new();
         for row in rows {

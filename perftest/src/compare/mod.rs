@@ -84,7 +84,7 @@ struct Arguments {
     collectives: collectives::Options,
 }
 
-/// The driver's program.
+/// Runs the driver's program.
 pub fn main() -> ExitCode {
     let words: Vec<String> = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
     if let Some((collectives::AS_PE, rest)) = words.split_first().map(|(first, rest)| (first.as_str(), rest)) {
@@ -160,7 +160,7 @@ const LEAST_OF_ONE_PROGRAM: u32 = 7;
 const RECORDS: &str = "OXSHMEM_IBGDA_DOORBELL_RECORD";
 
 impl Arguments {
-    /// Whether both sides are our program.
+    /// Returns whether both sides are our program.
     fn is_of_one_program(&self) -> bool {
         self.previous.is_some() || self.without_records
     }

@@ -40,7 +40,7 @@ pub struct Nvshmem {
 }
 
 impl Nvshmem {
-    /// The installation at `root`, or why it is none.
+    /// Returns the installation at `root`, or why it is none.
     ///
     /// # Errors
     /// What is missing.
@@ -55,8 +55,8 @@ impl Nvshmem {
         Ok(Self { include, lib, host_library })
     }
 
-    /// The installation that is named, else that of NVSHMEM_HOME, else the package of `python3`; or
-    /// why there is none.
+    /// Returns the installation that is named, else that of NVSHMEM_HOME, else the package of
+    /// `python3`; or why there is none.
     ///
     /// # Errors
     /// Where it was looked for.
@@ -81,7 +81,8 @@ impl Nvshmem {
     }
 }
 
-/// nvcc: the one that is named, else of CUDA_HOME, else on PATH, else where CUDA installs itself.
+/// Returns nvcc: the one that is named, else of CUDA_HOME, else on PATH, else where CUDA installs
+/// itself.
 ///
 /// # Errors
 /// Where it was looked for.
@@ -98,7 +99,7 @@ pub fn find_nvcc(named: Option<&Path>) -> Result<PathBuf, String> {
         .ok_or_else(|| "nvcc is not installed: no --nvcc, none in CUDA_HOME, on PATH or in /usr/local/cuda".to_owned())
 }
 
-/// Our program: the one that is named, or the one beside the driver.
+/// Returns our program: the one that is named, or the one beside the driver.
 ///
 /// # Errors
 /// It is not there.

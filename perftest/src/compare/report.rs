@@ -98,7 +98,7 @@ pub struct Line {
     pub setting: Setting,
 }
 
-/// With four significant digits, as a reader takes them; more would be noise.
+/// Returns the value with four significant digits, as a reader takes them; more would be noise.
 fn digits(value: f64) -> f64 {
     if value == 0.0 || !value.is_finite() {
         return value;

@@ -23,12 +23,12 @@ impl Unit {
         }
     }
 
-    /// Whether more is better.
+    /// Returns whether more is better.
     pub fn is_rate(self) -> bool {
         self != Self::Microseconds
     }
 
-    /// How many times better `ours` is than `theirs`.
+    /// Returns how many times better `ours` is than `theirs`.
     pub fn ratio(self, ours: f64, theirs: f64) -> f64 {
         if self.is_rate() { ours / theirs } else { theirs / ours }
     }
@@ -50,7 +50,7 @@ pub enum Goal {
 }
 
 impl Goal {
-    /// Whether `ours` reaches it; `None` where what it is relative to was not measured.
+    /// Returns whether `ours` reaches it; `None` where what it is relative to was not measured.
     pub fn is_met(self, ours: f64, theirs: Option<f64>, limit: Option<f64>) -> Option<bool> {
         match self {
             Self::OfLimit(part) => limit.map(|limit| ours >= part * limit),
@@ -149,7 +149,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// Its figure, from the time of all timed iterations.
+    /// Returns its figure, from the time of all timed iterations.
     pub fn figure(&self, nanoseconds: u64) -> f64 {
         let ns = nanoseconds as f64;
         let iters = self.iters as f64;
@@ -160,13 +160,13 @@ impl Row {
         }
     }
 
-    /// Whether a kernel carries it out. Other rows are calls of the host, which it queues on a
-    /// stream, or by which it joins the job.
+    /// Returns whether a kernel carries it out. Other rows are calls of the host, which it queues
+    /// on a stream, or by which it joins the job.
     pub fn has_kernel(&self) -> bool {
         !self.kernel.starts_with("stream_") && self.kernel != "init"
     }
 
-    /// Whether it is a plain kernel's, and so a limit.
+    /// Returns whether it is a plain kernel's, and so a limit.
     pub fn is_limit(&self) -> bool {
         ["link_", "word_fence", "flag_"].iter().any(|start| self.kernel.starts_with(start))
     }

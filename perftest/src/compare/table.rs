@@ -42,7 +42,8 @@ const fn row(Names { name, title, kernel }: Names, (ctas, threads): (u32, u32)) 
     }
 }
 
-/// 32 MiB an iteration. CTAs run apart, so all iterations put to the same place.
+/// Returns a row of bandwidth: 32 MiB an iteration. CTAs run apart, so all iterations put to the
+/// same place.
 const fn bandwidth(names: Names, ctas: u32, iters: u64, limit: Option<&'static str>, goal: Option<Goal>) -> Row {
     Row {
         bytes: 32 * MIB,
@@ -57,18 +58,19 @@ const fn bandwidth(names: Names, ctas: u32, iters: u64, limit: Option<&'static s
     }
 }
 
-/// One group of threads.
+/// Returns a row of latency: one group of threads.
 const fn latency(names: Names, threads: u32, bytes: u64, iters: u64, goal: Option<Goal>) -> Row {
     Row { bytes, iters, goal, ..row(names, (1, threads)) }
 }
 
-/// Iterations get from different places, so what one has left does not pass for what the next
+/// Has iterations get from different places, so what one has left does not pass for what the next
 /// should bring.
 const fn shifted(row: Row) -> Row {
     Row { step: 64, steps: 16, ..row }
 }
 
-/// The distance that makes each get cross the link: over 64 MiB, which no cache on the way holds.
+/// Sets the distance that makes each get cross the link: over 64 MiB, which no cache on the way
+/// holds.
 const fn afar(row: Row) -> Row {
     Row { step: row.bytes, steps: 64 * MIB / row.bytes, ..row }
 }
@@ -77,20 +79,20 @@ const fn with_limit(row: Row, limit: &'static str) -> Row {
     Row { limit: Some(limit), ..row }
 }
 
-/// All PEs meet; goals are for four of them.
+/// Returns a row in which all PEs meet; goals are for four of them.
 const fn meeting(names: Names, threads: u32, limit: Option<&'static str>, goal: Option<Goal>) -> Row {
     // Steps have room for a word of each of up to 64 PEs.
     Row { bytes: MEETING_BYTES, step: 512, limit, goal, goal_pes: Some(4), ..row(names, (1, threads)) }
 }
 
-/// All PEs call a collective of `bytes` bytes; goals are for four of them. There is room for the
-/// data of eight.
+/// Returns a row in which all PEs call a collective of `bytes` bytes; goals are for four of them.
+/// There is room for the data of eight.
 const fn collective(names: Names, threads: u32, bytes: u64, iters: u64, goal: Option<Goal>) -> Row {
     Row { step: 8 * bytes, steps: 1, goal_pes: Some(4), ..latency(names, threads, bytes, iters, goal) }
 }
 
-/// A call of the host that goes to a stream, again and again: `bytes` as in [`collective`]. There
-/// is room for the data of eight PEs.
+/// Returns a row of a call of the host that goes to a stream, again and again: `bytes` as in
+/// [`collective`]. There is room for the data of eight PEs.
 const fn queued(name: &'static str, title: &'static str, kernel: &'static str, bytes: u64) -> Row {
     let iters = if bytes <= 256 * KIB {
         500
@@ -110,19 +112,20 @@ const fn queued(name: &'static str, title: &'static str, kernel: &'static str, b
     }
 }
 
-/// A put to the other PE that the host queues.
+/// Returns a row of a put to the other PE that the host queues.
 const fn queued_put(name: &'static str, title: &'static str, bytes: u64) -> Row {
     Row { step: 0, ..queued(name, title, "stream_put", bytes) }
 }
 
-/// All PEs send `bytes` to each, by puts of all CTAs. There is room for the data of eight.
+/// Returns a row in which all PEs send `bytes` to each, by puts of all CTAs. There is room for the
+/// data of eight.
 const fn exchange(name: &'static str, title: &'static str, shape: (u32, u32), bytes: u64, iters: u64) -> Row {
     let goal = Some(Goal::OfTheirTime(1.0));
     Row { bytes, step: 8 * bytes, steps: 1, iters, goal, ..row(names(name, title, "exchange_block"), shape) }
 }
 
-/// A Jacobi solver on a mesh of `side` columns and rows: microseconds of an iteration. A field of
-/// two PEs and more is `bytes` long at most, and `step` is the side.
+/// Returns a row of a Jacobi solver on a mesh of `side` columns and rows: microseconds of an
+/// iteration. A field of two PEs and more is `bytes` long at most, and `step` is the side.
 const fn jacobi(names: Names, side: u64, iters: u64, goal: Option<Goal>) -> Row {
     Row {
         bytes: (side / 2 + 2) * side * 4,
@@ -136,16 +139,17 @@ const fn jacobi(names: Names, side: u64, iters: u64, goal: Option<Goal>) -> Row 
     }
 }
 
-/// Bytes that a PE needs for what comes to it: `MoeRoom` of `compare/moe.h`, with four choices of
-/// an expert for each token.
+/// Returns the bytes that a PE needs for what comes to it: `MoeRoom` of `compare/moe.h`, with four
+/// choices of an expert for each token.
 pub const fn moe_room(pes: u64, tokens: u64, bytes: u64) -> u64 {
     const CHOICES: u64 = 4;
     let own = tokens * (1 + CHOICES) * bytes;
     own + pes * (tokens * CHOICES * (bytes + 8) + 3 * 8)
 }
 
-/// 64 tokens of each PE go to four experts of eight on each PE, and come back: as `alltoall --mode
-/// moe` does it, dispatch and combine together. There is room for eight PEs.
+/// Returns a row in which 64 tokens of each PE go to four experts of eight on each PE, and come
+/// back: as `alltoall --mode moe` does it, dispatch and combine together. There is room for eight
+/// PEs.
 const fn moe(name: &'static str, title: &'static str, bytes: u64) -> Row {
     const TOKENS: u64 = 64;
     Row {
@@ -160,8 +164,8 @@ const fn moe(name: &'static str, title: &'static str, bytes: u64) -> Row {
     }
 }
 
-/// Posting to the null card: `each` bytes by every calling thread. Their reference figure, and the
-/// goal.
+/// Returns a row of posting to the null card: `each` bytes by every calling thread. Their reference
+/// figure, and the goal.
 const fn posting(names: Names, shape: (u32, u32), qps: u32, each: u64, (reference, goal): (f64, Goal)) -> Row {
     let callers = shape.0 as u64 * shape.1 as u64;
     Row {
@@ -179,17 +183,17 @@ const fn posting(names: Names, shape: (u32, u32), qps: u32, each: u64, (referenc
     }
 }
 
-/// With a context for each thread.
+/// Gives the row a context for each thread.
 const fn by_thread(row: Row) -> Row {
     Row { contexts: Some(Contexts { sharing: "thread", count: row.ctas * row.threads, depth: 8192 }), ..row }
 }
 
-/// With a context for each warp.
+/// Gives the row a context for each warp.
 const fn by_warp(row: Row) -> Row {
     Row { contexts: Some(Contexts { sharing: "warp", count: row.ctas * row.threads / 32, depth: 1024 }), ..row }
 }
 
-/// With a context for each CTA.
+/// Gives the row a context for each CTA.
 const fn by_block(row: Row) -> Row {
     Row { contexts: Some(Contexts { sharing: "block", count: row.ctas, depth: 1024 }), ..row }
 }
@@ -201,12 +205,12 @@ const fn put_signals(names: Names, goal: Goal) -> Row {
     Row { bytes: CTAS as u64 * KIB, operations: CTAS as u64, reference: None, ..row }
 }
 
-/// Lanes put two words apart, so they do not combine.
+/// Has lanes put two words apart, so they do not combine.
 const fn apart(row: Row) -> Row {
     Row { stride: 2, ..row }
 }
 
-/// With queues of 1024 blocks, which is one group of each warp of a full CTA.
+/// Gives the row queues of 1024 blocks, which is one group of each warp of a full CTA.
 const fn shallow(row: Row) -> Row {
     match row.path {
         Path::NullCard { qps, .. } => Row { path: Path::NullCard { qps, depth: 1024 }, ..row },
@@ -675,7 +679,7 @@ pub const ROWS: &[Row] = &[
     )),
 ];
 
-/// The row of that name.
+/// Returns the row of that name.
 pub fn find(name: &str) -> Option<&'static Row> {
     ROWS.iter().find(|row| row.name == name)
 }

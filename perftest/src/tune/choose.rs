@@ -86,8 +86,8 @@ impl Times {
     }
 }
 
-/// The size up to which what was best for `below` is used, where something else was for `above`:
-/// the power of two below their geometric mean, or `below` itself.
+/// Returns the size up to which what was best for `below` is used, where something else was for
+/// `above`: the power of two below their geometric mean, or `below` itself.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // between two sizes
 fn between(below: u64, above: u64) -> u64 {
     let mean = (below as f64 * above as f64).sqrt() as u64;

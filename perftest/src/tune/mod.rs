@@ -79,7 +79,7 @@ struct Team {
 }
 
 impl Team {
-    /// The algorithms that such a team can use.
+    /// Returns the algorithms that such a team can use.
     fn algorithms(self) -> &'static [&'static str] {
         if self.nodes == 1 { &["packets", "oneshot", "push"] } else { &["tree", "push", "levels"] }
     }
@@ -95,14 +95,14 @@ impl Team {
         format!("{} PEs on {nodes}", self.npes)
     }
 
-    /// A file that has `collective` use an algorithm, if it has that.
+    /// Returns a file that has `collective` use an algorithm, if it has that.
     fn forced(self, collective: Collective, algorithm: &str) -> Option<String> {
         let line = format!("{} {} {} {algorithm}", self.nodes, self.npes, collective.name());
         format!("oxshmem-tuning 1\n{line}\n").parse::<Tuning>().ok().map(|_| line)
     }
 }
 
-/// What the program does.
+/// Runs the program.
 pub fn main() -> ExitCode {
     if let Some(status) = oxshmem_manual::requested(Options::command) {
         return status;

@@ -4,7 +4,7 @@ use oxshmem_system::mixing::mix;
 
 use super::options::Plan;
 
-/// Words of the table over all PEs.
+/// Returns the number of words of the table over all PEs.
 pub fn words(plan: &Plan, n_pes: usize) -> u64 {
     match plan.words {
         Ok(each) => each * n_pes as u64,

@@ -86,7 +86,7 @@ impl Engine {
         self.acknowledgements.push(Acknowledgement { slot: landing.slot, value });
     }
 
-    /// One request of a descriptor has ended.
+    /// Notes that one request of a descriptor has ended.
     pub(super) fn ended(&mut self, descriptor: u64) {
         if let Some(requests) = self.window.get_mut(native(descriptor - self.completed)) {
             *requests -= 1;

@@ -28,7 +28,7 @@ impl Engine {
         }
     }
 
-    /// A queue pair is in error from request `id` on.
+    /// Notes that a queue pair is in error from request `id` on.
     pub(super) fn lose(&mut self, qp: u32, id: u64, what: Failure, syndrome: u32, vendor: u32) {
         let pe = self.pe(qp);
         let queue = &mut self.queues[qp as usize];
@@ -49,8 +49,8 @@ impl Engine {
         self.lose_pending(qp, pending);
     }
 
-    /// The source of a put could not be copied. What is before it on its queue pair goes on, as
-    /// before a request that fails.
+    /// Notes that the source of a put could not be copied. What is before it on its queue pair goes
+    /// on, as before a request that fails.
     pub(super) fn lose_put(&mut self, qp: u32, put: u32) {
         let pe = self.pe(qp);
         let queue = &mut self.queues[qp as usize];
@@ -97,13 +97,13 @@ impl Engine {
         }
     }
 
-    /// A request of a descriptor has ended, and the descriptor fails with it.
+    /// Notes that a request of a descriptor has ended, and the descriptor fails with it.
     pub(super) fn lose_descriptor(&mut self, qp: u32, descriptor: u64, landing: Option<Landing>) {
         self.ended(descriptor);
         self.fail(descriptor, self.pe(qp), landing);
     }
 
-    /// Every queue pair is in error: the backend is gone.
+    /// Puts every queue pair in error: the backend is gone.
     pub fn lose_all(&mut self) {
         for qp in (0..).take(self.queues.len()) {
             let id = self.queues[qp as usize].oldest();
@@ -118,7 +118,7 @@ impl Engine {
         }
     }
 
-    /// A descriptor fails, once however many of its requests do.
+    /// Fails a descriptor, once however many of its requests do.
     pub(super) fn fail(&mut self, descriptor: u64, pe: u32, landing: Option<Landing>) {
         if let Some(requests) = self.window.get_mut(native(descriptor - self.completed))
             && *requests & FAILED == 0
@@ -132,7 +132,7 @@ impl Engine {
         }
     }
 
-    /// A descriptor cannot be carried out.
+    /// Refuses a descriptor that cannot be carried out.
     pub(super) fn refuse(&mut self, descriptor: u64, pe: u32) {
         let pe = pe.min(self.options.n_pes.saturating_sub(1));
         self.record(Fault { pe, qp: 0, id: 0, opcode: 0, address: 0, syndrome: LOCAL_QP_OPERATION, vendor: 0 });

@@ -84,7 +84,7 @@ impl Engine {
         self.outstanding != 0
     }
 
-    /// Descriptors done, without a gap, since the beginning.
+    /// Returns the number of descriptors done, without a gap, since the beginning.
     #[must_use]
     pub fn completed(&self) -> u64 {
         self.completed

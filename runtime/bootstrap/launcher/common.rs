@@ -61,12 +61,12 @@ pub(super) fn publish(
     Ok(Place { rank, npes, job, rendezvous, searching: false, bare: None })
 }
 
-/// The error of a launcher that cannot be used.
+/// Returns the error of a launcher that cannot be used.
 pub(super) fn unusable(launcher: Launcher, reason: impl Into<String>) -> BootstrapError {
     BootstrapError::Launcher { launcher, reason: reason.into() }
 }
 
-/// A deadline's remaining time, at least a millisecond.
+/// Returns a deadline's remaining time, at least a millisecond.
 pub(super) fn left(deadline: Instant) -> Option<Duration> {
     let left = deadline.saturating_duration_since(Instant::now());
     (!left.is_zero()).then_some(left.max(Duration::from_millis(1)))

@@ -71,7 +71,7 @@ fn look(
     }
 }
 
-/// The variable that tells the launcher.
+/// Returns the variable that tells the launcher.
 fn names(launcher: Launcher) -> &'static str {
     match launcher {
         Launcher::Auto | Launcher::None => "a launcher's variable",

@@ -83,7 +83,8 @@ pub fn local(environment: &Environment) -> Option<Local> {
     None
 }
 
-/// [`local`], where the variables are of the step in which this process has number `rank`.
+/// Returns what [`local`] returns, where the variables are of the step in which this process has
+/// number `rank`.
 pub fn local_of(environment: &Environment, rank: u32) -> Option<Local> {
     (environment.get("SLURM_PROCID")?.parse() == Ok(rank)).then(|| local(environment)).flatten()
 }

@@ -64,7 +64,8 @@ impl MungeClient {
         Self::at(sys::LIBRARY, None)
     }
 
-    /// [`MungeClient::find`], with the library of this name and the service at this socket.
+    /// Does the same as [`MungeClient::find`], with the library of this name and the service at
+    /// this socket.
     fn at(library: &str, socket: Option<&Path>) -> Result<Self, NoMunge> {
         let loaded = Library::load(library).map_err(|error| {
             let why = error.source().map_or_else(|| error.to_string(), ToString::to_string);
@@ -208,7 +209,7 @@ impl Drop for Allocated {
     }
 }
 
-/// The user by which munge knows this process.
+/// Returns the user by which munge knows this process.
 pub fn this_user() -> u32 {
     rustix::process::geteuid().as_raw()
 }

@@ -55,7 +55,7 @@ impl Job {
         self.says(rank, 0, Message::Group(arrival(rank, key, size, index)));
     }
 
-    /// What was sent since the last call.
+    /// Returns what was sent since the last call.
     fn sent(&mut self) -> Vec<(Connection, Message)> {
         let mut sent = Vec::new();
         for action in self.session.take_actions() {
@@ -68,7 +68,7 @@ impl Job {
         sent
     }
 
-    /// The failure, which each of `ranks` must have been told.
+    /// Returns the failure, which each of `ranks` must have been told.
     fn failed(&mut self, ranks: &[u32]) -> Failure {
         let failure = self.session.failure().unwrap().clone();
         let sent = self.sent();

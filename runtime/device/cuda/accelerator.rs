@@ -320,6 +320,8 @@ impl Words {
         failed(self.stream.error("cannot write to the GPU's memory", error))
     }
 
+    /// Stores `value` at `to`.
+    ///
     /// # Safety
     /// `to` is an aligned word that is valid until the next wait has returned.
     unsafe fn store(&mut self, to: u64, value: u64, wide: bool) -> AcceleratorResult<()> {

@@ -146,7 +146,7 @@ mod tests {
 
     const GRANULE: u64 = 1 << 21;
 
-    /// Three granules from the tenth on; beside them are others' and none.
+    /// Finds three granules from the tenth on; beside them are others' and none.
     fn found(address: u64, bytes: u64) -> Option<u64> {
         start_of_mapping(address, bytes, GRANULE, |address| (10 * GRANULE..13 * GRANULE).contains(&address))
     }

@@ -43,8 +43,8 @@ pub struct DriverError {
 }
 
 impl DriverError {
-    /// Whether the context is lost with it: cuda.h says of these errors that the process must be
-    /// ended and started again to use CUDA further.
+    /// Returns whether the context is lost with it: cuda.h says of these errors that the process
+    /// must be ended and started again to use CUDA further.
     pub(super) fn loses_context(&self) -> bool {
         const LOST: [CUresult; 13] = [
             CUresult::CUDA_ERROR_ECC_UNCORRECTABLE,
@@ -64,7 +64,7 @@ impl DriverError {
         LOST.iter().any(|lost| *lost as u32 == self.code)
     }
 
-    /// Whether host memory could not be page-locked because it is.
+    /// Returns whether host memory could not be page-locked because it is.
     pub(super) fn is_registered_already(&self) -> bool {
         self.code == CUresult::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED as u32
     }
@@ -105,13 +105,13 @@ macro_rules! driver {
 }
 pub(super) use driver;
 
-/// Whether the driver's library is on this machine.
+/// Returns whether the driver's library is on this machine.
 pub(crate) fn driver_present() -> bool {
     // SAFETY: looks for the library by name and loads it, which runs nothing but its own set-up.
     unsafe { sys::is_culib_present() }
 }
 
-/// Whether this process has initialised the driver; does nothing to it.
+/// Returns whether this process has initialised the driver; does nothing to it.
 pub(super) fn in_use() -> bool {
     // SAFETY: asks the loader for what it has loaded already, by the name that the library gives
     // itself.
@@ -152,12 +152,12 @@ pub(super) fn start() -> Result<(), String> {
     unsafe { driver!(cuInit(0)) }.map_err(|error| error.to_string())
 }
 
-/// `13000` is release 13.0.
+/// Returns the release by name: `13000` is release 13.0.
 fn release(version: i32) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)
 }
 
-/// GPUs that this process sees.
+/// Returns the number of GPUs that this process sees.
 pub(super) fn count() -> Result<i32, DriverError> {
     let mut count = 0;
     // SAFETY: writes one integer.
@@ -165,7 +165,7 @@ pub(super) fn count() -> Result<i32, DriverError> {
     Ok(count)
 }
 
-/// Whether the driver shows this process a GPU; initialises it.
+/// Returns whether the driver shows this process a GPU; initialises it.
 pub(crate) fn gpu_present() -> bool {
     start().is_ok() && count().is_ok_and(|count| count > 0)
 }
@@ -182,7 +182,7 @@ pub(super) struct Gpu {
 }
 
 impl Gpu {
-    /// The GPU of this number, below [`count`].
+    /// Returns the GPU of this number, below [`count`].
     pub fn get(ordinal: i32) -> Result<Self, DriverError> {
         let mut raw = 0;
         let mut uuid = MaybeUninit::<sys::CUuuid>::zeroed();
@@ -196,7 +196,7 @@ impl Gpu {
         Ok(Self { ordinal, raw, uuid })
     }
 
-    /// The GPU whose context is current in the calling thread, if there is one.
+    /// Returns the GPU whose context is current in the calling thread, if there is one.
     pub fn current() -> Result<Option<Self>, DriverError> {
         let mut context: CUcontext = std::ptr::null_mut();
         // SAFETY: writes one handle.
@@ -216,7 +216,7 @@ impl Gpu {
         Ok(None)
     }
 
-    /// The GPU with this UUID, if this process sees it.
+    /// Returns the GPU with this UUID, if this process sees it.
     pub fn find(uuid: Uuid) -> Result<Option<Self>, DriverError> {
         for ordinal in 0..count()? {
             let gpu = Self::get(ordinal)?;
@@ -234,7 +234,7 @@ impl Gpu {
         Ok(value)
     }
 
-    /// Its address on the PCI bus, as sysfs writes it: `0000:1b:00.0`.
+    /// Returns its address on the PCI bus, as sysfs writes it: `0000:1b:00.0`.
     pub fn pci(&self) -> Result<String, DriverError> {
         let mut text = [0u8; 32];
         // SAFETY: writes at most that many bytes, with a 0 at the end.
@@ -244,7 +244,7 @@ impl Gpu {
             .unwrap_or_default())
     }
 
-    /// 90 for sm_90.
+    /// Returns the architecture's number: 90 for sm_90.
     pub fn architecture(&self) -> Result<u32, DriverError> {
         let major = self.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
         let minor = self.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
@@ -258,7 +258,7 @@ impl Gpu {
         Ok(CStr::from_bytes_until_nul(&name).map(|name| name.to_string_lossy().into_owned()).unwrap_or_default())
     }
 
-    /// Whether kernels of this GPU can load from and store to the memory of `peer`.
+    /// Returns whether kernels of this GPU can load from and store to the memory of `peer`.
     pub fn can_access(&self, peer: &Self) -> Result<bool, DriverError> {
         if self.raw == peer.raw {
             return Ok(true);
@@ -287,7 +287,7 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 impl Context {
-    /// Whether the context of `gpu` is there.
+    /// Returns whether the context of `gpu` is there.
     pub fn exists(gpu: Gpu) -> Result<bool, DriverError> {
         let (mut flags, mut active) = (0, 0);
         // SAFETY: writes two integers.

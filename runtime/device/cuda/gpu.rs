@@ -4,6 +4,10 @@ use std::ffi::c_void;
 
 /// The GPU of a PE, for programs that use it beside this library.
 ///
+/// # Threads and drop
+/// Neither `Send` nor `Sync`, since it has handles of the driver. It does not own them: dropping it
+/// gives nothing back.
+///
 /// ```
 /// # fn main() -> oxshmem::Result<()> {
 /// # let pe = oxshmem::init()?;

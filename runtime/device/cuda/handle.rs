@@ -34,7 +34,8 @@ fn properties(gpu: Gpu) -> CUmemAllocationProp {
     }
 }
 
-/// Memory is created and mapped in multiples of this many bytes. The context must be current.
+/// Returns the number of bytes in multiples of which memory is created and mapped. The context must
+/// be current.
 pub(super) fn granularity(gpu: Gpu) -> Result<u64, DriverError> {
     let mut bytes = 0;
     let properties = properties(gpu);
@@ -57,7 +58,7 @@ impl Handle {
         Ok(Self(handle))
     }
 
-    /// Memory that is mapped through this handle cannot be exported once more.
+    /// Imports memory. Memory that is mapped through this handle cannot be exported once more.
     pub(super) fn import(memory: BorrowedFd<'_>) -> Result<Self, DriverError> {
         let mut handle = 0;
         let kind = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;

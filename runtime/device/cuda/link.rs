@@ -32,7 +32,7 @@ pub static DEVICE_LIBRARY: &[u8] = &LIBRARY.0;
 /// cubins (`oxshmem_build`).
 const REGISTERS: usize = 64;
 
-/// What some code is, by how it begins.
+/// Returns what some code is, by how it begins.
 fn kind_of(code: &[u8]) -> CUjitInputType {
     /// The layout of fatbinary_section.h.
     const FAT_BINARY: [u8; 4] = 0xba55_ed50_u32.to_le_bytes();
@@ -45,7 +45,7 @@ fn kind_of(code: &[u8]) -> CUjitInputType {
     }
 }
 
-/// A number in the place of a pointer, as the driver takes options.
+/// Returns a number in the place of a pointer, as the driver takes options.
 fn number(value: usize) -> *mut c_void {
     std::ptr::without_provenance_mut(value)
 }
@@ -91,7 +91,7 @@ impl Linker {
         }
     }
 
-    /// A cubin of all that was added.
+    /// Returns a cubin of all that was added.
     fn complete(&mut self) -> Result<Vec<u8>, DriverError> {
         let (mut image, mut bytes) = (std::ptr::null_mut(), 0);
         // SAFETY: writes a pointer and a size.
@@ -100,7 +100,7 @@ impl Linker {
         Ok(unsafe { std::slice::from_raw_parts(image.cast::<u8>(), bytes) }.to_vec())
     }
 
-    /// What the linker, and the compiler in it, have said.
+    /// Returns what the linker, and the compiler in it, have said.
     fn said(&self) -> String {
         CStr::from_bytes_until_nul(&self.log).map(|log| log.to_string_lossy().into_owned()).unwrap_or_default()
     }

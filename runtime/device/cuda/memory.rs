@@ -25,7 +25,7 @@ use crate::device::interface::{AddressSpace, HostMemory, Memory};
 /// Copies go through a pinned buffer of this size, piece by piece.
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// Zeroed memory of the GPU; `bytes` is a multiple of the granularity.
+/// Allocates zeroed memory of the GPU; `bytes` is a multiple of the granularity.
 pub(super) fn allocate(stream: &Arc<Stream>, copies: &Copies, bytes: u64) -> Result<Memory, DeviceError> {
     let gpu = stream.context().gpu;
     let space = Reservation::new(Arc::clone(stream), bytes, 0)?;
@@ -91,7 +91,7 @@ impl Reservation {
         self.mapped.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The context must be current.
+    /// Maps the handle. The context must be current.
     fn map_handle(&self, handle: &Handle, offset: u64, bytes: u64) -> Result<(), DeviceError> {
         assert!(offset + bytes <= self.bytes, "mapping after the end of a reservation");
         let at = self.base + offset;
@@ -242,7 +242,7 @@ unsafe impl Send for Locked {}
 unsafe impl Sync for Locked {}
 
 impl Locked {
-    /// Zeros.
+    /// Allocates page-locked memory of the host that is all zeros.
     pub fn new(stream: Arc<Stream>, bytes: u64) -> Result<Self, DeviceError> {
         let bytes = length(bytes).next_multiple_of(rustix::param::page_size());
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
@@ -334,6 +334,8 @@ impl Copies {
         self.stream.error("cannot copy between host and GPU", error)
     }
 
+    /// Writes `bytes` from `to` on.
+    ///
     /// # Safety
     /// `to` names mapped memory of that length.
     pub unsafe fn write(&self, to: u64, bytes: &[u8]) -> Result<(), DeviceError> {
@@ -353,6 +355,8 @@ impl Copies {
         Ok(())
     }
 
+    /// Reads `bytes` from `from` on.
+    ///
     /// # Safety
     /// `from` names mapped memory of that length.
     pub unsafe fn read(&self, from: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
@@ -373,6 +377,8 @@ impl Copies {
         Ok(())
     }
 
+    /// Sets `bytes` bytes from `at` on to `value`.
+    ///
     /// # Safety
     /// `at` names mapped memory of that length.
     pub unsafe fn fill(&self, at: u64, value: u8, bytes: u64) -> Result<(), DeviceError> {

@@ -97,9 +97,9 @@ fn unavailable(reason: String) -> DeviceError {
 }
 
 impl CudaDevice {
-    /// The GPU whose context is current in the calling thread; if there is none, GPU `node_rank`
-    /// modulo their number, where `node_rank` counts the PEs of this node. `probe` is a module that
-    /// has to be loadable.
+    /// Opens the GPU whose context is current in the calling thread; if there is none, GPU
+    /// `node_rank` modulo their number, where `node_rank` counts the PEs of this node. `probe` is a
+    /// module that has to be loadable.
     pub(crate) fn open(config: &Config, node_rank: usize, probe: &ModuleSource) -> Result<Self, DeviceError> {
         let begun = Instant::now();
         driver::start().map_err(unavailable)?;
@@ -173,7 +173,7 @@ impl CudaDevice {
         self.stream.context().gpu
     }
 
-    /// What every module is given.
+    /// Returns what every module is given.
     fn state(&self) -> Result<abi::State, DeviceError> {
         self.installed().state.ok_or(DeviceError::Unsupported { device: "cuda", reason: "init is not complete" })
     }
@@ -182,7 +182,7 @@ impl CudaDevice {
     /// current.
     ///
     /// # Safety
-    /// Fails like [`Device::synchronize`].
+    /// The same as for [`Device::synchronize`].
     unsafe fn synchronize_own(&self, from: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
         let buffer = self.read_back.lock().unwrap_or_else(PoisonError::into_inner);
         assert!(bytes.len() <= buffer.bytes());
@@ -212,14 +212,14 @@ fn choose(node_rank: usize) -> Result<Option<Gpu>, DriverError> {
     Gpu::get(count32(ordinal).cast_signed()).map(Some)
 }
 
-/// What [`Device::identity`] is made of: the UUID in hexadecimal digits, and what people call the
-/// GPU.
+/// Returns what [`Device::identity`] is made of: the UUID in hexadecimal digits, and what people
+/// call the GPU.
 fn identity(uuid: Uuid, ordinal: i32, name: &str) -> String {
     let digits: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
     format!("{digits} GPU {ordinal}, {name}")
 }
 
-/// The UUID of an [`identity`].
+/// Returns the UUID of an [`identity`].
 fn uuid_of(identity: &str) -> Option<Uuid> {
     let digits = identity.split(' ').next().filter(|digits| digits.len() == 32)?;
     let mut uuid = [0; 16];

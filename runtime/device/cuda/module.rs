@@ -57,7 +57,7 @@ pub(super) fn ptx_version(ptx: &str) -> String {
     line.map_or_else(|| "unknown".to_owned(), |version| version.trim().to_owned())
 }
 
-/// What a state symbol says before it is filled: what its module was built for.
+/// Checks what a state symbol says before it is filled: what its module was built for.
 fn check_state(bytes: &[u8; 12], symbol_bytes: usize) -> Result<(), SharedOrOwn> {
     let word = |at: usize| u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
     let (magic, version, state_bytes) = (word(0), word(4), word(8));
@@ -505,7 +505,7 @@ fn kernels(module: CUmodule) -> Result<BTreeMap<String, Kernel>, DriverError> {
     Ok(kernels)
 }
 
-/// Bytes of each parameter of a kernel.
+/// Returns the bytes of each parameter of a kernel.
 fn parameters(function: CUfunction) -> Result<Vec<usize>, DriverError> {
     let mut parameters = Vec::new();
     loop {

@@ -45,7 +45,7 @@ const REGISTER_UNIT: u32 = 256;
 const SHARED_UNIT: u32 = 128;
 
 impl Multiprocessors {
-    /// Those of `gpu`.
+    /// Returns the multiprocessors of `gpu`.
     pub fn of(gpu: Gpu) -> Result<Self, DriverError> {
         let value = |attribute| gpu.attribute(attribute).map(i32::unsigned_abs);
         Ok(Self {

@@ -67,7 +67,7 @@ impl Queues {
         self.all().iter().any(|queue| unsafe { sys::cuEventQuery(queue.event) } == CUresult::CUDA_ERROR_NOT_READY)
     }
 
-    /// Kernels that may be running.
+    /// Returns the kernels that may be running.
     pub fn launched(&self) -> BTreeSet<String> {
         self.all().iter().flat_map(|queue| queue.launched().clone()).collect()
     }

@@ -79,7 +79,7 @@ impl Stream {
         }
     }
 
-    /// From now on kernels whose blocks wait for each other leave room for this one.
+    /// Has kernels whose blocks wait for each other leave room for this one from now on.
     pub fn leave_room(&self, resident: Resident) {
         // A PE opens one HCA.
         let _ = self.beside.set(resident);
@@ -209,8 +209,8 @@ impl Stream {
         ended(unsafe { sys::cuStreamQuery(self.raw) })
     }
 
-    /// Nothing runs that may use this PE's memory; or nothing can run any more, since the context
-    /// is lost.
+    /// Returns whether nothing runs that may use this PE's memory, or nothing can run any more,
+    /// since the context is lost.
     pub fn idle(&self) -> bool {
         let Ok(_entered) = self.context.enter() else { return true };
         // SAFETY: the stream lives as long as `self`.

@@ -119,6 +119,51 @@ pub fn check(path: &str, language: Language, source: &str, allowed: &Allowed) ->
     findings
 }
 
+/// The verbs in the imperative that functions might be described with. Words that are nouns more
+/// often, such as "Queue" or "Order", are missing.
+static IMPERATIVE: LazyLock<Regex> = LazyLock::new(|| {
+    let verbs = "Accept|Add|Allocate|Append|Build|Carry|Change|Check|Close|Compile|Connect|Copy|Create|Decode|Define|\
+                 Deregister|Destroy|Encode|Execute|Find|Forget|Get|Give|Keep|Leave|Let|Listen|Load|Look|Make|Move|Parse|\
+                 Post|Publish|Put|Read|Rebuild|Receive|Register|Remove|Return|Run|Send|Set|Start|Stop|Store|Take|Tell|\
+                 Translate|Unmap|Wait|Wake|Wrap|Write";
+    Regex::new(&format!(r"^({verbs})\b")).expect("the pattern is valid")
+});
+
+/// A line that begins a function.
+static FUNCTION: LazyLock<Regex> = LazyLock::new(|| {
+    let pattern = r#"^(pub(\([^)]*\))? |\$\w+ )?(default |const |async |unsafe |extern "[^"]*" )*fn "#;
+    Regex::new(pattern).expect("the pattern is valid")
+});
+
+/// Finds the documentation of Rust functions that begins with a verb in the imperative. Attributes
+/// and comments may stand between the documentation and its function.
+pub fn imperatives(path: &str, source: &str) -> Vec<Finding> {
+    let lines: Vec<&str> = source.lines().map(str::trim).collect();
+    let mut findings = Vec::new();
+    // The first line of the documentation that precedes this line.
+    let mut first = None;
+    let mut in_attribute = false;
+    for (index, line) in lines.iter().enumerate() {
+        if in_attribute {
+            in_attribute = !line.ends_with(']');
+        } else if line.starts_with("#[") {
+            in_attribute = !line.contains(']');
+        } else if line.starts_with("///") {
+            first = first.or(Some(index));
+        } else if !line.starts_with("//")
+            && let Some(first) = first.take()
+            && FUNCTION.is_match(line)
+        {
+            let text = lines[first].trim_start_matches('/').trim();
+            if IMPERATIVE.is_match(text) {
+                let instead = "the verb in the third person: \"Returns\", not \"Return\"";
+                findings.push(Finding { path: path.to_owned(), line: first + 1, excerpt: text.to_owned(), instead });
+            }
+        }
+    }
+    findings
+}
+
 /// Returns the hit with about 30 bytes on either side, cut at characters.
 fn excerpt(paragraph: &Paragraph, start: usize, end: usize) -> String {
     let text = &paragraph.text;
@@ -256,6 +301,23 @@ mod tests {
         assert_eq!(samples.len(), TABLE.len());
         for (idiom, sample) in IDIOMS.iter().zip(samples) {
             assert!(idiom.pattern.is_match(sample), "{} does not match {sample}", idiom.pattern);
+        }
+    }
+
+    #[test]
+    fn imperatives_are_found_before_functions_alone() {
+        let found = |source: &str| imperatives("a.rs", source).into_iter().map(|found| found.line).collect::<Vec<_>>();
+        let attributes = "#[must_use]\n#[allow(\n    dead_code\n)]\n// A comment.\n";
+        let source = format!("use a;\n\n/// Return it.\n/// More.\n{attributes}pub(super) unsafe fn f() {{}}\n");
+        assert_eq!(found(&source), [3]);
+        assert_eq!(found("trait A {\n    /// Decode, if it is there.\n    fn f();\n}\n"), [2]);
+        for source in [
+            "/// Returns it.\nfn f() {}\n",
+            "/// Setting of the job.\nfn f() {}\n",
+            "/// It goes.\n/// Make it go.\nfn f() {}\n",
+            "/// Read by others.\nstruct A;\n\nfn f() {}\n",
+        ] {
+            assert!(found(source).is_empty(), "{source}");
         }
     }
 

@@ -1,7 +1,8 @@
 //! Checks of the repository's own text, which `make test` runs before anything else.
 //!
-//! * [`idioms`] rejects idioms that read as translated. [`extract`] takes the prose out of the
-//!   sources, and `allowed.txt` lists the legitimate uses.
+//! * [`idioms`] rejects idioms that read as translated, and imperatives in the documentation of
+//!   functions. [`extract`] takes the prose out of the sources, and `allowed.txt` lists the
+//!   legitimate uses.
 //! * [`markdown`] finds links that lead nowhere, and files that pages name and the repository does
 //!   not have.
 //! * [`commands`] finds targets, scripts, programs and variables that do not exist, and code blocks

@@ -1,11 +1,12 @@
 //! The repository's own text.
 #![allow(clippy::unwrap_used)]
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use oxshmem_prose::commands::{Known, odd_blocks};
-use oxshmem_prose::idioms::{Allowed, check};
+use oxshmem_prose::idioms::{Allowed, check, imperatives};
 use oxshmem_prose::markdown::{Page, broken_links, unknown_files};
 use oxshmem_prose::tree::{self, Language};
 use oxshmem_prose::width::{long_code, long_markdown};
@@ -33,6 +34,17 @@ fn the_text_is_plain_english() {
     );
     let unused = allowed.unused();
     assert!(unused.is_empty(), "lines {unused:?} of tests/prose/allowed.txt are not needed any more: delete them");
+}
+
+#[test]
+fn documentation_of_functions_is_in_the_third_person() {
+    let mut findings = Vec::new();
+    for path in tree::files().unwrap() {
+        if Language::of(&path) == Some(Language::Rust) {
+            findings.extend(imperatives(&path, &tree::read(&path).unwrap()));
+        }
+    }
+    none(&findings.iter().map(ToString::to_string).collect::<Vec<_>>());
 }
 
 /// Returns every Markdown page by its path.
@@ -121,16 +133,24 @@ fn allowed_long_lines() -> BTreeMap<&'static str, usize> {
 
 #[test]
 fn lines_of_code_are_not_too_long() {
-    let allowed = allowed_long_lines();
+    let mut allowed = allowed_long_lines();
     let mut problems = Vec::new();
     for path in tree::files().unwrap() {
         let Some(language) = Language::of(&path) else { continue };
         let long = long_code(language, &tree::read(&path).unwrap());
-        let expected = allowed.get(path.as_str()).copied().unwrap_or(0);
-        if long.len() > expected {
-            problems.extend(long.iter().map(|(line, width)| format!("{path}:{line}: {width} columns of code")));
+        let expected = allowed.remove(path.as_str()).unwrap_or(0);
+        match long.len().cmp(&expected) {
+            Ordering::Greater => {
+                problems.extend(long.iter().map(|(line, width)| format!("{path}:{line}: {width} columns of code")));
+            }
+            Ordering::Less => {
+                let has = long.len();
+                problems.push(format!("{path} has {has} long lines, and long-lines.txt allows {expected}: lower that"));
+            }
+            Ordering::Equal => {}
         }
     }
+    problems.extend(allowed.into_keys().map(|path| format!("{path} does not exist: long-lines.txt names it")));
     none(&problems);
 }
 

@@ -67,20 +67,20 @@ impl Wire {
         Ok(Self { stream, input: Vec::new(), taken: 0, output: Vec::new(), sent: 0 })
     }
 
-    /// Bytes that are still to be sent.
+    /// Returns the number of bytes that are still to be sent.
     pub(in crate::soft) fn unsent(&self) -> usize {
         self.output.len() - self.sent
     }
 
-    /// Whether something has arrived that was not taken in.
+    /// Returns whether something has arrived that was not taken in.
     pub(in crate::soft) fn has_news(&self) -> bool {
         let mut polled = [PollFd::new(&self.stream, PollFlags::IN)];
         // A call that fails knows of nothing; `fill` meets its reason.
         rustix::event::poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
     }
 
-    /// Whether the peer's node has acknowledged all that was sent. It does so even if its process
-    /// does not run.
+    /// Returns whether the peer's node has acknowledged all that was sent. It does so even if its
+    /// process does not run.
     pub(in crate::soft) fn is_acknowledged(&self) -> bool {
         // SAFETY: it writes an int: for a TCP socket the bytes that were not acknowledged (tcp(7)).
         let waiting = unsafe { ioctl(&self.stream, Getter::<SIOCOUTQ, i32>::new()) };
@@ -187,7 +187,7 @@ impl Wire {
         self.sent = 0;
     }
 
-    /// A body that [`next`](Self::next) found, and what is to be sent.
+    /// Returns a body that [`next`](Self::next) found, and what is to be sent.
     pub(in crate::soft) fn parts(&mut self, body: Range<usize>) -> (&[u8], &mut Vec<u8>) {
         (&self.input[body], &mut self.output)
     }
@@ -213,7 +213,7 @@ mod tests {
     use super::*;
     use std::net::TcpListener;
 
-    /// A connection, and its other end, which waits.
+    /// Creates a connection, and its other end, which waits.
     fn pair() -> (Wire, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let other = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

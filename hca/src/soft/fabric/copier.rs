@@ -150,7 +150,7 @@ impl Copier {
         Ok(())
     }
 
-    /// What comes now must not overtake atomics.
+    /// Has what comes now not overtake atomics.
     fn after_atomics(&mut self, out: &mut Vec<u8>) -> AcceleratorResult<()> {
         if self.atomics == 0 { Ok(()) } else { self.finish(out) }
     }

@@ -80,12 +80,12 @@ impl Flow {
         first
     }
 
-    /// Whether the last flight's requests are not all sent.
+    /// Returns whether the last flight's requests are not all sent.
     pub(in crate::soft) fn is_sending(&self) -> bool {
         self.flights.back().is_some_and(|flight| flight.end == u64::MAX)
     }
 
-    /// Whether something is being read.
+    /// Returns whether something is being read.
     pub(in crate::soft) fn is_reading(&self) -> bool {
         self.flights.iter().any(|flight| flight.landing.is_some())
     }

@@ -206,7 +206,7 @@ impl<'a> Request<'a> {
                 let atomic = atomic_of(form, operands).ok_or_else(|| format!("an atomic of form {form}"))?;
                 Self::Atomic { rkey, raddr, atomic }
             }
-            kind => return Err(format!("a request of kind {kind}")),
+            kind => return Err(format!("unknown request kind {kind}")),
         };
         body.end()?;
         Ok((way, request))
@@ -243,7 +243,7 @@ impl<'a> Response<'a> {
                 Ok(Self::Refused(Failure::new(syndrome, text(body.0))))
             }
             STALLED => Ok(Self::Stalled(text(body.0))),
-            kind => Err(format!("a response of kind {kind:#x}")),
+            kind => Err(format!("unknown response kind {kind:#x}")),
         }
     }
 }

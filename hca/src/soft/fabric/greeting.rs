@@ -84,20 +84,20 @@ impl Hello {
         [CONTEXT.to_vec(), [a, b, c, d].iter().flat_map(|word| word.to_le_bytes()).collect()].concat()
     }
 
-    /// Whether `proof` is that of the HCA that sent this HELLO.
+    /// Returns whether `proof` is that of the HCA that sent this HELLO.
     pub(in crate::soft) fn admits(&self, secret: &[u8], accepting: &[u8; BYTES], proof: &[u8; BYTES]) -> bool {
         let nonces = Nonces { connecting: self.nonce, accepting: *accepting };
         verify(secret, Role::Connecting, &nonces, &self.context(), proof)
     }
 
-    /// The proof of the HCA that got this HELLO.
+    /// Returns the proof of the HCA that got this HELLO.
     pub(in crate::soft) fn welcome(&self, secret: &[u8], accepting: &[u8; BYTES]) -> [u8; BYTES] {
         let nonces = Nonces { connecting: self.nonce, accepting: *accepting };
         prove(secret, Role::Accepting, &nonces, &self.context())
     }
 }
 
-/// The CHALLENGE with this nonce.
+/// Returns the CHALLENGE with this nonce.
 pub(in crate::soft) fn challenge(nonce: &[u8; BYTES]) -> [u8; CHALLENGE] {
     let mut bytes = [0; CHALLENGE];
     bytes[..8].copy_from_slice(&preamble());

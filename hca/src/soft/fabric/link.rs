@@ -14,7 +14,7 @@ const MOST_UNSENT: usize = 256 << 10;
 /// How many times as long a peer may take whose node is there.
 const PATIENCE: u32 = 6;
 
-/// Whether a peer has been silent for `limit` that should have responded since `since`.
+/// Returns whether a peer has been silent for `limit` that should have responded since `since`.
 fn is_silent(since: Instant, heard: Instant, now: Instant, limit: Duration) -> bool {
     now.saturating_duration_since(since.max(heard)) > limit
 }
@@ -45,7 +45,7 @@ impl Link {
         Ok(Self { gid, wire, address, closed: None, awaited: false, heard: Instant::now() })
     }
 
-    /// Why the peer cannot be reached any more.
+    /// Returns why the peer cannot be reached any more.
     pub(in crate::soft) fn closed(&self) -> Option<&str> {
         self.closed.as_deref()
     }
@@ -73,7 +73,7 @@ impl Link {
         }
     }
 
-    /// Whether it takes a further request now.
+    /// Returns whether it takes a further request now.
     pub(in crate::soft) fn has_room(&self) -> bool {
         self.wire.unsent() < MOST_UNSENT
     }

@@ -70,7 +70,7 @@ impl Message {
     }
 }
 
-/// The abstract socket name of the HCA with this GID.
+/// Returns the abstract socket name of the HCA with this GID.
 pub(in crate::soft) fn socket_name(gid: Gid) -> String {
     let (hi, lo) = gid.halves();
     format!("oxshmem-hca-{hi:016x}{lo:016x}")

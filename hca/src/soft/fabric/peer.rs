@@ -21,7 +21,7 @@ pub(in crate::soft) enum Mapped {
 }
 
 impl Mapped {
-    /// Its address; only the process that it was mapped for dereferences it.
+    /// Returns its address; only the process that it was mapped for dereferences it.
     pub(in crate::soft) fn ptr(&self) -> *mut u8 {
         match self {
             Self::Host(mapping) => mapping.ptr(),
@@ -66,7 +66,7 @@ pub(in crate::soft) struct Peer {
 }
 
 impl Peer {
-    /// The HCA `gid`, which nothing is sent to yet, as the HCA `own` sees it.
+    /// Creates the peer of HCA `gid`, which nothing is sent to yet, as the HCA `own` sees it.
     pub(in crate::soft) fn new(own: Gid, gid: Gid, accelerator: Option<Arc<dyn Accelerator>>) -> Self {
         let (memory, withdrawn) = (HashMap::new(), Vec::new());
         Self { gid, own, connection: None, control: None, accelerator, memory, withdrawn, closed: None }
@@ -128,8 +128,8 @@ impl Peer {
         Error::protocol(format!("greeting of HCA {}", self.gid), detail)
     }
 
-    /// The peer's control segment, which the first call requests. `Ok(None)`: it is not here yet.
-    /// `Err` says why it never will be.
+    /// Returns the peer's control segment, which the first call requests. `Ok(None)`: it is not
+    /// here yet. `Err` says why it never will be.
     pub(in crate::soft) fn control(&mut self) -> std::result::Result<Option<&Segment>, String> {
         if self.control.is_none()
             && self.closed.is_none()
@@ -144,7 +144,7 @@ impl Peer {
         }
     }
 
-    /// The peer's control segment, if it is here.
+    /// Returns the peer's control segment, if it is here.
     #[inline]
     pub(in crate::soft) fn known(&self) -> Option<&Segment> {
         self.control.as_ref()
@@ -156,7 +156,7 @@ impl Peer {
         self.connection = None;
     }
 
-    /// Why the peer cannot be reached any more.
+    /// Returns why the peer cannot be reached any more.
     #[cold]
     pub(in crate::soft) fn gone(&self) -> String {
         match &self.closed {
@@ -165,18 +165,18 @@ impl Peer {
         }
     }
 
-    /// What says when there is something to [`poll`](Self::poll).
+    /// Returns what says when there is something to [`poll`](Self::poll).
     pub(in crate::soft) fn connection(&self) -> Option<&Connection> {
         self.connection.as_ref()
     }
 
-    /// Whether the peer still lives, as far as is known without a system call.
+    /// Returns whether the peer still lives, as far as is known without a system call.
     #[inline]
     pub(in crate::soft) fn is_alive(&self) -> bool {
         self.closed.is_none() && self.control.as_ref().is_none_or(|control| !control.is_dead())
     }
 
-    /// The umem `id`, requested on first use.
+    /// Returns the umem `id`, requested on first use.
     pub(in crate::soft) fn memory(&mut self, id: u32) -> &PeerMemory {
         let connection = &self.connection;
         self.memory.entry(id).or_insert_with(|| {
@@ -189,17 +189,17 @@ impl Peer {
         })
     }
 
-    /// Whether umem `id` is not mapped, or not any more.
+    /// Returns whether umem `id` is not mapped, or not any more.
     pub(in crate::soft) fn has_lost(&self, id: u32) -> bool {
         !matches!(self.memory.get(&id), Some(PeerMemory::Mapped { .. }))
     }
 
-    /// Whether there is withdrawn memory to unmap.
+    /// Returns whether there is withdrawn memory to unmap.
     pub(in crate::soft) fn has_withdrawn(&self) -> bool {
         !self.withdrawn.is_empty()
     }
 
-    /// Unmap what the peer has withdrawn. The caller makes sure that nothing will touch it any
+    /// Unmaps what the peer has withdrawn. The caller makes sure that nothing will touch it any
     /// more.
     pub(in crate::soft) fn unmap_withdrawn(&mut self) {
         self.withdrawn.clear();

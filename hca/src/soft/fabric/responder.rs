@@ -84,7 +84,7 @@ impl Responder {
         Ok(Self { address, wake, thread: Some(thread) })
     }
 
-    /// Where it listens.
+    /// Returns where it listens.
     pub(in crate::soft) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -505,8 +505,8 @@ impl Serving {
         }
     }
 
-    /// Where memory of this HCA is, if the key admits the access: for kernels if `registered` is
-    /// given, and for this thread otherwise.
+    /// Returns where memory of this HCA is, if the key admits the access: for kernels if
+    /// `registered` is given, and for this thread otherwise.
     fn find(
         &mut self,
         qp: &QpFacts,

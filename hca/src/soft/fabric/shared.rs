@@ -117,7 +117,7 @@ impl Server {
         lock(&self.served).clients.len()
     }
 
-    /// Listen at the socket of `gid` and serve the control segment in `control`.
+    /// Listens at the socket of `gid` and serves the control segment in `control`.
     pub(in crate::soft) fn start(gid: Gid, control: OwnedFd) -> Result<Self> {
         let listener = Listener::bind(&socket_name(gid))?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
@@ -136,14 +136,14 @@ impl Server {
         Ok(Self { served, news, wake, thread: Some(thread) })
     }
 
-    /// Let peers map umem `id`.
+    /// Lets peers map umem `id`.
     pub(in crate::soft) fn export(&self, id: u32, export: Export) {
         let mut served = lock(&self.served);
         if export.announced {
             served.clients.retain(|_, client| {
                 let told = !client.greeted.load(Relaxed) || client.announce(id, &export).is_ok();
                 if !told {
-                    tracing::warn!(umem = id, "dropped a peer that could not be told of memory");
+                    tracing::warn!(umem = id, "disconnected a peer: announcing memory failed");
                 }
                 told
             });
@@ -151,12 +151,12 @@ impl Server {
         served.exports.insert(id, export);
     }
 
-    /// What waits for peers that are getting memory.
+    /// Returns what waits for peers that are getting memory.
     pub(in crate::soft) fn sharing(&self) -> Sharing {
         Sharing { served: Arc::clone(&self.served), news: Arc::clone(&self.news) }
     }
 
-    /// Stop serving umem `id` and tell peers to unmap it.
+    /// Stops serving umem `id` and tells peers to unmap it.
     pub(in crate::soft) fn forget(&self, id: u32) {
         let mut served = lock(&self.served);
         if served.exports.remove(&id).is_none() {
@@ -172,7 +172,7 @@ impl Server {
         }
     }
 
-    /// Close every connection and stop listening. Idempotent.
+    /// Closes every connection and stops listening. Idempotent.
     pub(in crate::soft) fn stop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
         lock(&self.served).control = None;
@@ -209,7 +209,7 @@ fn watch(listener: &Listener, wake: &OwnedFd) -> Result<OwnedFd> {
     Ok(watch)
 }
 
-/// The thread: waits for connections and requests until woken.
+/// Runs the thread: waits for connections and requests until woken.
 fn serve(gid: Gid, watch: &OwnedFd, listener: &Listener, served: &Mutex<Served>, news: &Condvar, wake: &OwnedFd) {
     // Given up for a moment to refuse a peer where no descriptor is free: without one its
     // connection would wait unanswered.
@@ -281,7 +281,7 @@ fn admit(gid: Gid, watch: &OwnedFd, number: u64, connection: Connection, served:
     served.clients.insert(number, Arc::new(Client { connection, greeted, awaited }));
 }
 
-/// Answer one request. `Err` closes the connection; with an empty reason if the peer closed it.
+/// Replies to one request. `Err` closes the connection; with an empty reason if the peer closed it.
 fn answer(gid: Gid, client: &Client, served: &Mutex<Served>) -> std::result::Result<(), String> {
     let mut bytes = [0; MESSAGE_BYTES + 1];
     let received = match client.connection.try_recv(&mut bytes).map_err(|error| error.to_string())? {

@@ -21,7 +21,7 @@ pub(super) fn refuse<T>(status: CommandStatus, bit: u32, detail: impl Into<Strin
     Err(Refusal { status, bit, detail: detail.into() })
 }
 
-/// Check lengths and reserved bits.
+/// Checks lengths and reserved bits.
 pub(super) fn decode<C: Command>(input: &[u8], output: &[u8]) -> Outcome<C> {
     if input.len() < C::IN_LEN {
         let detail = format!("{} bytes of input, {} needed", input.len(), C::IN_LEN);
@@ -36,7 +36,7 @@ pub(super) fn decode<C: Command>(input: &[u8], output: &[u8]) -> Outcome<C> {
     })
 }
 
-/// A range of a umem, checked.
+/// Checks a range of a umem and returns where it is.
 pub(super) fn within(umem: &UmemState, offset: u64, len: u64, align: u64, bit: u32, what: &str) -> Outcome<*mut u8> {
     if offset.checked_add(len).is_none_or(|end| end > umem.len) {
         let detail = format!("{what}: {len} bytes at offset {offset:#x} do not fit a umem of {} bytes", umem.len);

@@ -17,7 +17,7 @@ use oxshmem_system::words::{low8, low16, low32};
 pub const SYNDROME_BASE: u32 = 0x5f00_0000;
 
 impl Engine {
-    /// Execute a command. The output gets status and syndrome in any case.
+    /// Executes a command. The output gets status and syndrome in any case.
     pub(in crate::soft) fn command(
         &mut self,
         purpose: Purpose,
@@ -272,24 +272,24 @@ impl Engine {
         }
     }
 
-    /// Whether there is a live connection to the HCA with this GID.
+    /// Returns whether there is a live connection to the HCA with this GID.
     pub(in crate::soft) fn knows(&self, gid: Gid) -> bool {
         self.peers.iter().any(|peer| peer.gid == gid && peer.is_alive()) || self.link_to(gid).is_some()
     }
 
-    /// The connection to an HCA of another node.
+    /// Returns the connection to an HCA of another node.
     pub(in crate::soft) fn link_to(&self, gid: Gid) -> Option<usize> {
         self.links.iter().position(|link| link.as_ref().is_some_and(|link| link.gid == gid && link.is_alive()))
     }
 
-    /// Keep a connection to an HCA of another node.
+    /// Keeps a connection to an HCA of another node.
     pub(in crate::soft) fn add_link(&mut self, link: Link) {
         if !self.knows(link.gid) {
             self.links.push(Some(Box::new(link)));
         }
     }
 
-    /// Keep a connection to a peer.
+    /// Keeps a connection to a peer.
     pub(in crate::soft) fn add_peer(&mut self, peer: Peer) {
         if !self.knows(peer.gid) {
             self.peers.push(peer);

@@ -93,7 +93,7 @@ impl Engine {
         Ok(Object::Mkey(index))
     }
 
-    /// Register memory.
+    /// Registers memory.
     ///
     /// # Safety
     /// The conditions of [`crate::provider::Provider::reg_umem`].
@@ -168,7 +168,7 @@ impl Engine {
         Ok(id)
     }
 
-    /// Forget memory.
+    /// Forgets memory.
     pub(in crate::soft) fn deregister(&mut self, id: u32) -> Result<()> {
         let users = self
             .umems

@@ -29,7 +29,7 @@ impl Object {
         kind << 32 | u64::from(number)
     }
 
-    /// From a handle.
+    /// Decodes a handle.
     pub(in crate::soft) fn from_bits(bits: u64) -> Option<Self> {
         let number = low32(bits);
         Some(match bits >> 32 {

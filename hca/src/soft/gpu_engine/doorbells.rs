@@ -14,8 +14,8 @@ use oxshmem_system::words::native;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 impl Engine {
-    /// Doorbell page `uar` comes or goes: clears its registers. They lie where the ringing side
-    /// stores: in the kernel's memory or in the host's.
+    /// Clears the registers of doorbell page `uar`, which comes or goes. They lie where the ringing
+    /// side stores: in the kernel's memory or in the host's.
     pub(in crate::soft) fn clear_page(&mut self, uar: u32) -> Option<*mut u8> {
         self.with_gpu(|gpu| {
             gpu.pause()?;
@@ -61,7 +61,7 @@ impl Engine {
         self.is_on_gpu() && self.card_doorbells
     }
 
-    /// Memory of a new doorbell page, unless it is part of the tables.
+    /// Returns the memory of a new doorbell page, unless it is part of the tables.
     pub(in crate::soft) fn uar_page(&self) -> Result<Option<UarPage>> {
         let page = match &self.gpu {
             None => UarPage::Host(Mapping::anonymous(native(PAGE))?),
@@ -92,14 +92,14 @@ impl Engine {
         register.store(value, Ordering::Release);
     }
 
-    /// The number of doorbell pages in use has changed.
+    /// Notes that the number of doorbell pages in use has changed.
     pub(in crate::soft) fn watch_pages(&mut self, highest: u32) {
         if let Some(gpu) = &mut self.gpu {
             gpu.registers = highest * PAGE_BELLS;
         }
     }
 
-    /// The QPs have changed, each of which has a register if they are rung as on a card.
+    /// Notes that the QPs have changed, each of which has a register if they are rung as on a card.
     pub(in crate::soft) fn watch_qps(&mut self) {
         let highest = self.qps.iter().map(|(qpn, _)| bell_of(qpn)).max();
         let Some(gpu) = &mut self.gpu else { return };

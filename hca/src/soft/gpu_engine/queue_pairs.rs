@@ -19,14 +19,14 @@ pub(super) const DISAGREEMENTS: u32 = 3;
 pub(super) const PROGRESS_BYTES: usize = 32;
 const _: () = assert!(offset_of!(QpProgress, trap) == 24 && offset_of!(QpProgress, bell) == 20);
 
-/// What is rung for all that is posted to a QP.
+/// Returns what is rung for all that is posted to a QP.
 pub(super) fn doorbell_for(qp: &Qp) -> u64 {
     let mut bytes = [0; doorbell::LEN];
     doorbell::Repr::producer(low16(qp.producer), qp.qpn).emit(&mut doorbell::Segment::new_unchecked(&mut bytes[..]));
     u64::from_ne_bytes(bytes)
 }
 
-/// The number, from 1, of the register of a QP that has the one of its place.
+/// Returns the number, from 1, of the register of a QP that has the one of its place.
 pub(super) fn bell_of(qpn: u32) -> u32 {
     qpn - FIRST_QPN + 1
 }
@@ -57,7 +57,7 @@ impl Engine {
         self.qps.put_back(qpn, qp);
     }
 
-    /// How far the kernel is; whether it has stopped the QP.
+    /// Loads how far the kernel is; returns whether it has stopped the QP.
     pub(super) fn load_progress(&mut self, qp: &mut Qp, stop: bool) -> bool {
         let qpn = qp.qpn;
         let progress = self.with_gpu(|gpu| {
@@ -316,7 +316,7 @@ impl Engine {
         }
     }
 
-    /// The register of a QP whose doorbells the kernel first saw while the host had the QP.
+    /// Learns the register of a QP whose doorbells the kernel first saw while the host had the QP.
     pub(super) fn learn_bell(&mut self, qp: &mut Qp) {
         if qp.handed.bell != 0 {
             return;

@@ -66,7 +66,7 @@ impl Engine {
         native(served + new)
     }
 
-    /// A doorbell that the kernel could not use: say why.
+    /// Says why the kernel could not use a doorbell.
     pub(super) fn wrong_doorbell(&mut self, value: u64, uar: u32) {
         if self.card_doorbells {
             // They were checked when they were passed on; the QP is gone since.

@@ -34,7 +34,7 @@ impl Engine {
         self.gpu.as_ref().map(|gpu| gpu.accelerator.pace())
     }
 
-    /// Counters of the engine and its kernel.
+    /// Returns the counters of the engine and its kernel.
     pub(in crate::soft) fn all_counters(&mut self) -> Counters {
         let mut all = self.counters;
         if self.dead.is_some() {
@@ -68,7 +68,7 @@ impl Engine {
         self.with_gpu(GpuEngine::finish);
     }
 
-    /// Slices that had not ended when that was last looked at.
+    /// Returns the number of slices that had not ended when that was last looked at.
     pub(in crate::soft) fn running(&self) -> usize {
         self.gpu.as_ref().map_or(0, |gpu| gpu.running.len())
     }

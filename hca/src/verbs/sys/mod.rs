@@ -23,7 +23,8 @@ use core::mem::offset_of;
 /// What a function of the context that the driver leaves out answers.
 const ENOSYS: c_int = libc::EOPNOTSUPP;
 
-/// `ibv_post_send`: 0 or an errno; then `*bad` is the first work request that was not taken.
+/// Calls `ibv_post_send`, which returns 0 or an errno; then `*bad` is the first work request that
+/// was not taken.
 ///
 /// # Safety
 /// `qp` is alive; `wr` is a chain of work requests whose segments stay where they are during the
@@ -33,7 +34,8 @@ pub(crate) unsafe fn ibv_post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *
     unsafe { (*(*qp).context).ops.post_send.map_or(ENOSYS, |post| post(qp, wr, bad)) }
 }
 
-/// `ibv_poll_cq`: how many completions were written to `wc`, or a negative number.
+/// Calls `ibv_poll_cq`, which returns how many completions were written to `wc`, or a negative
+/// number.
 ///
 /// # Safety
 /// `cq` is alive; `wc` has room for `entries`.
@@ -42,8 +44,8 @@ pub(crate) unsafe fn ibv_poll_cq(cq: *mut ibv_cq, entries: c_int, wc: *mut ibv_w
     unsafe { (*(*cq).context).ops.poll_cq.map_or(-ENOSYS, |poll| poll(cq, entries, wc)) }
 }
 
-/// `___ibv_query_port`, which the macro `ibv_query_port` stands for: 0 or an errno. The library's
-/// function of that name fills in only what its first release knew.
+/// Calls `___ibv_query_port`, which the macro `ibv_query_port` stands for; returns 0 or an errno.
+/// The library's function of that name fills in only what its first release knew.
 ///
 /// # Safety
 /// `context` is alive; `attributes` may be written.

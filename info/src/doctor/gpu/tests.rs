@@ -49,7 +49,7 @@ fn seen(access: bool, atomics: bool) -> Seen {
     Seen { gpus: vec![gpu(0), gpu(1)], pairs: vec![pair(0, 1), pair(1, 0)] }
 }
 
-/// Every finding that is bad says what to do.
+/// Returns the results, after a check that every finding that is bad says what to do.
 fn results(findings: &[Finding]) -> Vec<Outcome> {
     for finding in findings {
         assert_eq!(finding.remedy.is_some(), finding.result >= Outcome::Warn, "{finding:?}");

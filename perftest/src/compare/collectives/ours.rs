@@ -23,8 +23,8 @@ const CHUNK: u64 = 16 << 20;
 /// What results hold before a call.
 const BEFORE: u8 = 0xff;
 
-/// The part of a PE: its arguments are the job's unique id, its number, that of PEs, and the bytes
-/// of the largest buffer.
+/// Runs the part of a PE: its arguments are the job's unique id, its number, that of PEs, and the
+/// bytes of the largest buffer.
 pub fn main(arguments: &[String]) -> ExitCode {
     match serve(arguments) {
         Ok(()) => ExitCode::SUCCESS,

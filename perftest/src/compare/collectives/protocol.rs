@@ -50,7 +50,7 @@ impl Way {
         }
     }
 
-    /// Whether it can make the call.
+    /// Returns whether it can make the call.
     pub fn has(self, call: Call) -> bool {
         let name = call.name;
         let meets = matches!(name, "barrier" | "sync");

@@ -87,7 +87,7 @@ pub struct Rounds {
     pub graph: bool,
 }
 
-/// With four significant digits.
+/// Returns the value with four significant digits.
 fn digits(value: f64) -> f64 {
     format!("{value:.3e}").parse().unwrap_or(value)
 }

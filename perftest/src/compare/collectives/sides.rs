@@ -228,7 +228,7 @@ impl Side {
         Self { kind, library: None, job: None, started: 0 }
     }
 
-    /// Whether it can still be used.
+    /// Returns whether it can still be used.
     pub fn is_usable(&self) -> bool {
         self.job.is_some() || self.started < STARTS
     }

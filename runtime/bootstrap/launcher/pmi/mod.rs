@@ -53,7 +53,7 @@ pub fn find(environment: &Environment) -> Result<Option<Finding>, BootstrapError
     Ok(Some(Finding::new(THIS, npes, Start::Pmi(start), local, why)))
 }
 
-/// Slurm's variables, where they are of the same step as the PMI's.
+/// Returns Slurm's variables, where they are of the same step as the PMI's.
 fn slurm_local(environment: &Environment) -> Option<Local> {
     let same = |slurm, pmi| environment.has(slurm) && environment.get(slurm) == environment.get(pmi);
     if same("SLURM_PROCID", "PMI_RANK") && same("SLURM_STEP_NUM_TASKS", "PMI_SIZE") {

@@ -160,7 +160,7 @@ impl<'a> Client<'a> {
         ))
     }
 
-    /// The whole job.
+    /// Returns the whole job.
     fn all(&self) -> Proc {
         Proc { rank: sys::RANK_WILDCARD, ..self.this }
     }

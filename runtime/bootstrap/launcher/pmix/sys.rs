@@ -96,7 +96,7 @@ impl Library {
     }
 }
 
-/// `pmix_info_t` that says yes to `key`.
+/// Returns the `pmix_info_t` that says yes to `key`.
 pub fn yes(key: &str) -> Info {
     let value = Value { kind: BOOL, data: Data { size: [0; 3] } };
     let mut info = Info { key: [0; KEY], flags: 0, value };
