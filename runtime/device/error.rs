@@ -94,13 +94,11 @@ pub enum DeviceError {
         /// Why, and what to do.
         reason: &'static str,
     },
-    /// Something of another CUDA context than that of the PE's GPU. Nothing was done.
+    /// A stream or slice of cudarc of another context than that of the PE's GPU. Nothing was done.
     #[error(
-        "device `cuda`: {what} belongs to another context (GPU {theirs}) than the PE's (GPU {ours}); use those of Pe::cuda_context"
+        "device `cuda`: a stream or slice of cudarc belongs to another context (GPU {theirs}) than the PE's (GPU {ours}); use those of Pe::cuda_context"
     )]
     OtherContext {
-        /// What the program passes.
-        what: &'static str,
         /// The ordinal of the GPU of its context.
         theirs: usize,
         /// The ordinal of the PE's GPU.

@@ -70,10 +70,8 @@ fn round(reader: &mut Reader, row: &abi::Team) -> Result<Option<Round>, String> 
 /// directly. The row has it once the meeting is over; where several blocks meet, the PE's own
 /// header has it before.
 fn newest_entered(of_row: u32, me: usize, headers: &[u64]) -> u32 {
-    let own = headers.chunks(abi::ONE_ROUND_PES).filter_map(|slots| slots.get(me)).filter(|header| **header != 0);
-    let is_newer = |epoch: u32, than: u32| epoch.wrapping_sub(than).cast_signed() > 0;
-    own.map(|header| epoch_of(*header))
-        .fold(of_row, |newest, epoch| if is_newer(epoch, newest) { epoch } else { newest })
+    let own = headers.chunks(abi::ONE_ROUND_PES).filter_map(|slots| slots.get(me));
+    own.fold(of_row, |newest, header| if Told::has_entered(*header, newest) { epoch_of(*header) } else { newest })
 }
 
 fn members(reader: &mut Reader, row: &abi::Team) -> Result<Vec<u32>, String> {

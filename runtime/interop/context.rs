@@ -20,8 +20,7 @@ impl Pe {
         if context.cu_ctx().cast() == gpu.context {
             return Ok(gpu);
         }
-        let what = "a stream or slice of cudarc";
-        Err(DeviceError::OtherContext { what, theirs: context.ordinal(), ours: gpu.ordinal }.into())
+        Err(DeviceError::OtherContext { theirs: context.ordinal(), ours: gpu.ordinal }.into())
     }
 }
 
@@ -32,15 +31,6 @@ pub(super) fn context_of(address: u64) -> Option<sys::CUcontext> {
     // SAFETY: writes one handle; the driver returns an error for an address that it does not know.
     let known = unsafe { sys::cuPointerGetAttribute((&raw mut context).cast(), attribute, address) };
     (known == sys::CUresult::CUDA_SUCCESS).then_some(context)
-}
-
-/// Returns the ordinal of the GPU that a device address belongs to, if the driver knows.
-pub(super) fn ordinal_of(address: u64) -> Option<i32> {
-    let mut ordinal: i32 = 0;
-    let attribute = sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
-    // SAFETY: writes one number; the driver returns an error for an address that it does not know.
-    let known = unsafe { sys::cuPointerGetAttribute((&raw mut ordinal).cast(), attribute, address) };
-    (known == sys::CUresult::CUDA_SUCCESS).then_some(ordinal)
 }
 
 pub(super) fn refused(reason: &'static str) -> crate::Error {

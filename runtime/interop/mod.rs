@@ -8,12 +8,13 @@ mod operand;
 
 use std::sync::Arc;
 
-use context::{context_of, failed, ordinal_of, refused};
+use context::{context_of, failed, refused};
 use cudarc::driver::{CudaContext, CudaModule, CudaStream};
 pub use lent::Lent;
 
 use crate::Result;
 use crate::config::{Config, Device};
+use crate::device::cuda;
 use crate::pe::Pe;
 use crate::stream::Stream;
 
@@ -141,7 +142,7 @@ impl Pe {
             let (address, guard) = symbol.view_ptr(&stream);
             drop(guard);
             if context_of(address) != Some(context.cu_ctx()) {
-                let theirs = ordinal_of(address).map_or_else(|| "unknown".to_owned(), |ordinal| ordinal.to_string());
+                let theirs = cuda::gpu_of(address).map_or_else(|_| "unknown".to_owned(), |ordinal| ordinal.to_string());
                 return Err(format!(
                     "the module belongs to another context (GPU {theirs}, {bytes} bytes at {address:#x}) than the PE's (GPU {}); load it in Pe::cuda_context",
                     context.ordinal()

@@ -81,7 +81,7 @@ fn memory_type(address: u64) -> Option<u32> {
 }
 
 /// Returns the GPU that memory is on.
-fn gpu_of(address: u64) -> Result<i32, DriverError> {
+pub(crate) fn gpu_of(address: u64) -> Result<i32, DriverError> {
     let mut ordinal = 0i32;
     let attribute = CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
     // SAFETY: writes one integer.

@@ -31,6 +31,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use accelerator::CudaAccelerator;
+#[cfg(feature = "cudarc")]
+pub(crate) use adopted::gpu_of;
 use aside::CudaAside;
 #[doc(hidden)]
 pub use card::{Backing, CardGpu};
