@@ -7,7 +7,7 @@
 #
 #   python3 collectives.py ADDRESS RANK NPES BYTES
 #
-# ADDRESS is where the PEs meet (tcp://HOST:PORT); BYTES are those of the largest buffer. Nothing
+# ADDRESS is where the PEs meet (file://PATH); BYTES are those of the largest buffer. Nothing
 # here uses multicast over the switch: the driver sets NCCL_NVLS_ENABLE=0 and
 # TORCH_SYMM_MEM_DISABLE_MULTICAST=1, and no multimem operation is called.
 

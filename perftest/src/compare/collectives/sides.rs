@@ -3,7 +3,6 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -97,9 +96,10 @@ impl Kind {
                     .arg("-u")
                     .arg(script)
                     .envs([("NCCL_NVLS_ENABLE", "0"), ("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")]);
-                // Free now, and so most likely still when PE 0 listens there.
-                let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-                (command, format!("tcp://{}", free.map_err(|error| format!("looking for a free port: {error}"))?))
+                let file = start.folder.join("torch-store");
+                // It may be there from the job before, or not.
+                let _ = std::fs::remove_file(&file);
+                (command, format!("file://{}", file.display()))
             }
         };
         base.arg(meeting);
