@@ -33,12 +33,7 @@ OXSHMEM_DEVICE half to_half(float value) {
     return {port::float_to_half(value)};
 }
 OXSHMEM_DEVICE bfloat16 to_bfloat16(float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof(bits));
-    if (value != value) {
-        return {static_cast<uint16_t>(bits >> 16 | 0x40)}; // a quiet NaN
-    }
-    return {static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
+    return {static_cast<uint16_t>(port::to_bfloat16s(value, 0))};
 }
 
 // Operators: tags for reduce and reducescatter.
@@ -177,11 +172,12 @@ public:
     OXSHMEM_DEVICE port::vec16 result() const { return value; }
 };
 
-OXSHMEM_DEVICE void narrow(float wide, half &to) {
-    to = to_half(wide);
+// Rounds two values to the type of the last argument.
+OXSHMEM_DEVICE uint32_t narrow(float low, float high, half) {
+    return port::to_halves(low, high);
 }
-OXSHMEM_DEVICE void narrow(float wide, bfloat16 &to) {
-    to = to_bfloat16(wide);
+OXSHMEM_DEVICE uint32_t narrow(float low, float high, bfloat16) {
+    return port::to_bfloat16s(low, high);
 }
 
 // The same for sums and products of 16-bit floating point: in float, which is rounded at the end.
@@ -207,14 +203,8 @@ public:
         }
     }
     OXSHMEM_DEVICE port::vec16 result() const {
-        T x[kElements];
-        OXSHMEM_UNROLL
-        for (uint32_t i = 0; i < kElements; ++i) {
-            narrow(values[i], x[i]);
-        }
-        port::vec16 all;
-        memcpy(&all, x, sizeof(all));
-        return all;
+        const auto pair = [&](uint32_t i) { return narrow(values[i], values[i + 1], T{}); };
+        return {pair(0), pair(2), pair(4), pair(6)};
     }
 };
 

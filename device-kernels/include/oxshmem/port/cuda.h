@@ -498,6 +498,16 @@ OXSHMEM_DEVICE uint16_t float_to_half(float value) {
     return bits;
 }
 
+OXSHMEM_DEVICE uint32_t to_halves(float low, float high) {
+    uint32_t bits;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+    return bits;
+}
+OXSHMEM_DEVICE uint32_t to_bfloat16s(float low, float high) {
+    uint32_t bits;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+    return bits;
+}
 OXSHMEM_DEVICE uint3 block_index() {
     return blockIdx;
 }

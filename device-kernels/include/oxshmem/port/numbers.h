@@ -68,5 +68,16 @@ inline uint16_t float_to_half(float value) {
     const uint32_t even = (word & 0x7fffffff) + 0xfff + (word >> 13 & 1);
     return static_cast<uint16_t>(sign | (even - (112u << 23)) >> 13);
 }
+inline uint32_t to_halves(float low, float high) {
+    return static_cast<uint32_t>(float_to_half(high)) << 16 | float_to_half(low);
+}
+
+inline uint32_t to_bfloat16s(float low, float high) {
+    const auto rounded = [](float value) {
+        const uint32_t word = detail::bits<uint32_t>(value);
+        return value != value ? 0x7fff : (word + 0x7fff + (word >> 16 & 1)) >> 16;
+    };
+    return rounded(high) << 16 | rounded(low);
+}
 
 } // namespace oxshmem::port

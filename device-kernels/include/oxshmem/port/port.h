@@ -69,6 +69,8 @@
 // Numbers
 //   half_to_float(uint16_t) -> float, float_to_half(float) -> uint16_t     IEEE 754 binary16; rounds to nearest even
 //
+//   to_halves(float low, float high), to_bfloat16s(float low, float high) -> uint32_t     two at once, likewise; NaN becomes
+//                  0x7fff
 // Warps of 32 lanes. `mask` names lanes, must name the caller, and every lane in it that has not
 // exited must make the same call with the same mask. On a GPU it is kWholeWarp or the caller alone.
 //   active_mask()                    the lanes that are converged with the caller, itself included. A hint about grouping: two
