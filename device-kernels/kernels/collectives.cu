@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// What the host's collectives run on the device: one kernel for those that a block carries out and
-// one for those that several blocks carry out, because every kernel gets copies of the functions
-// that it calls. Errors are recorded, and reported by the host's next synchronisation.
+// What the host's collectives run on the device. Errors are recorded, and reported by the host's
+// next synchronisation.
 
 #include <oxshmem/detail/reduce_numbered.h>
 #include <oxshmem/oxshmem.h>
@@ -44,54 +43,89 @@ OXSHMEM_KERNEL(oxshmem_host_collective, uint32_t call, int team, void *dst, cons
     }
 }
 
+// Collectives by a grid of several blocks, where block b meets block b of the other members. A
+// kernel for each call and algorithm, and for each usual reduction: of one that serves several,
+// every call would wait for more code than it needs. All take the same arguments: those above, with
+// what the host knows of the team; `call` says whether a reduction is a reducescatter, and
+// `algorithm` whether one that is not by packets is one_shot.
+#define OXSHMEM_BY_BLOCKS(name)                                                                                                \
+    OXSHMEM_BOUNDED_KERNEL(512, name, [[maybe_unused]] uint32_t call, oxshmem::abi::KnownTeam team, void *dst,                 \
+                           const void *src, uint64_t n, [[maybe_unused]] int64_t first, [[maybe_unused]] int64_t second,       \
+                           [[maybe_unused]] uint32_t kind, [[maybe_unused]] uint32_t op, [[maybe_unused]] uint32_t algorithm)
+
 namespace oxshmem::detail {
 
-// A reduction by several blocks, once how to combine is known.
-struct ReduceByBlocks {
-    int team;
+// The arguments of such a kernel.
+struct ByBlocks {
+    const abi::KnownTeam &team;
     void *dst;
     const void *src;
     uint64_t n;
-    bool to_all;
-    Caller caller;
-    template <class Combine> OXSHMEM_DEVICE void operator()(const Combine &combine) const {
-        reduce_elements<opening_blocks>(team, dst, src, n, to_all, combine, caller);
+
+    OXSHMEM_DEVICE void broadcast(int64_t root, Caller caller) const {
+        broadcast_named<opening_blocks>(team, dst, src, n, static_cast<int>(root), caller, nullptr);
+    }
+    OXSHMEM_DEVICE void fcollect(Caller caller) const {
+        gather_parts<opening_blocks>(team, Collective::fcollect, Op::fcollect, Call::fcollect, dst, src, n, 0, caller);
+    }
+    OXSHMEM_DEVICE void alltoall(Caller caller) const {
+        gather_parts<opening_blocks>(team, Collective::alltoall, Op::alltoall, Call::alltoall, dst, src, n, n, caller);
+    }
+    template <class Combine> OXSHMEM_DEVICE void reduce(uint32_t call, const Combine &combine, Caller caller) const {
+        reduce_named<opening_blocks>(team, dst, src, n, call == static_cast<uint32_t>(Call::reduce), combine, caller);
     }
 };
 
+OXSHMEM_DEVICE Caller by_shares_or_one_shot(uint32_t algorithm) {
+    return algorithm == static_cast<uint32_t>(abi::Algorithm::one_shot) ? Caller::one_shot : Caller::push;
+}
+
 } // namespace oxshmem::detail
 
-// The same arguments, for a grid of several blocks, where block b meets block b of the other
-// members; and the algorithm: packets, push or one_shot.
-OXSHMEM_BOUNDED_KERNEL(512, oxshmem_host_collective_by_blocks, uint32_t call, int team, void *dst, const void *src, uint64_t n,
-                       int64_t first, int64_t second, uint32_t kind, uint32_t op, uint32_t algorithm) {
-    using namespace oxshmem;
-    using oxshmem::detail::Caller;
-    using oxshmem::detail::opening_blocks;
-    const Caller caller = algorithm == static_cast<uint32_t>(abi::Algorithm::packets)    ? Caller::packets
-                          : algorithm == static_cast<uint32_t>(abi::Algorithm::one_shot) ? Caller::one_shot
-                                                                                         : Caller::push;
-    switch (static_cast<abi::Call>(call)) {
-    case abi::Call::broadcast:
-        oxshmem::detail::broadcast_bytes<opening_blocks>(team, dst, src, n, static_cast<int>(first), caller);
-        break;
-    case abi::Call::fcollect:
-        oxshmem::detail::fcollect_bytes<opening_blocks>(team, dst, src, n, caller);
-        break;
-    case abi::Call::alltoall:
-        oxshmem::detail::alltoall_bytes<opening_blocks>(team, dst, src, n, caller);
-        break;
-    case abi::Call::alltoalls:
-        oxshmem::detail::alltoalls_bytes<opening_blocks>(team, dst, src, static_cast<ptrdiff_t>(first),
-                                                         static_cast<ptrdiff_t>(second), n, kind, Caller::push);
-        break;
-    case abi::Call::reduce:
-    case abi::Call::reducescatter:
-        oxshmem::detail::with_combine(
-            static_cast<abi::Type>(kind), static_cast<abi::ReduceOp>(op),
-            oxshmem::detail::ReduceByBlocks{team, dst, src, n, static_cast<abi::Call>(call) == abi::Call::reduce, caller});
-        break;
-    default: // The host launches one block for the others.
-        break;
-    }
+OXSHMEM_BY_BLOCKS(oxshmem_host_broadcast_packets) {
+    oxshmem::detail::ByBlocks{team, dst, src, n}.broadcast(first, oxshmem::detail::Caller::packets);
 }
+OXSHMEM_BY_BLOCKS(oxshmem_host_broadcast_push) {
+    oxshmem::detail::ByBlocks{team, dst, src, n}.broadcast(first, oxshmem::detail::Caller::push);
+}
+OXSHMEM_BY_BLOCKS(oxshmem_host_fcollect_packets) {
+    oxshmem::detail::ByBlocks{team, dst, src, n}.fcollect(oxshmem::detail::Caller::packets);
+}
+OXSHMEM_BY_BLOCKS(oxshmem_host_fcollect_push) {
+    oxshmem::detail::ByBlocks{team, dst, src, n}.fcollect(oxshmem::detail::Caller::push);
+}
+OXSHMEM_BY_BLOCKS(oxshmem_host_alltoall_packets) {
+    oxshmem::detail::ByBlocks{team, dst, src, n}.alltoall(oxshmem::detail::Caller::packets);
+}
+OXSHMEM_BY_BLOCKS(oxshmem_host_alltoall_push) {
+    oxshmem::detail::ByBlocks{team, dst, src, n}.alltoall(oxshmem::detail::Caller::push);
+}
+OXSHMEM_BY_BLOCKS(oxshmem_host_alltoalls_push) {
+    oxshmem::detail::alltoalls_bytes<oxshmem::detail::opening_blocks>(
+        team, dst, src, static_cast<ptrdiff_t>(first), static_cast<ptrdiff_t>(second), n, kind, oxshmem::detail::Caller::push);
+}
+
+// Reductions with what `...` makes of `type` and `which`.
+#define OXSHMEM_REDUCE_BY_BLOCKS(name, ...)                                                                                    \
+    OXSHMEM_BY_BLOCKS(oxshmem_host_reduce_##name##_packets) {                                                                  \
+        using namespace oxshmem;                                                                                               \
+        using namespace oxshmem::detail;                                                                                       \
+        [[maybe_unused]] const Type type = static_cast<Type>(kind);                                                            \
+        [[maybe_unused]] const ReduceOp which = static_cast<ReduceOp>(op);                                                     \
+        ByBlocks{team, dst, src, n}.reduce(call, __VA_ARGS__, Caller::packets);                                                \
+    }                                                                                                                          \
+    OXSHMEM_BY_BLOCKS(oxshmem_host_reduce_##name##_push) {                                                                     \
+        using namespace oxshmem;                                                                                               \
+        using namespace oxshmem::detail;                                                                                       \
+        [[maybe_unused]] const Type type = static_cast<Type>(kind);                                                            \
+        [[maybe_unused]] const ReduceOp which = static_cast<ReduceOp>(op);                                                     \
+        ByBlocks{team, dst, src, n}.reduce(call, __VA_ARGS__, by_shares_or_one_shot(algorithm));                               \
+    }
+
+OXSHMEM_REDUCE_BY_BLOCKS(any, CombineNumbered{type, which})
+OXSHMEM_REDUCE_BY_BLOCKS(sum_float, Combine<float, ReduceOp::op_sum>{})
+OXSHMEM_REDUCE_BY_BLOCKS(sum_double, Combine<double, ReduceOp::op_sum>{})
+OXSHMEM_REDUCE_BY_BLOCKS(sum_half, Combine<half, ReduceOp::op_sum>{})
+OXSHMEM_REDUCE_BY_BLOCKS(sum_bfloat16, Combine<bfloat16, ReduceOp::op_sum>{})
+OXSHMEM_REDUCE_BY_BLOCKS(sum_32, SumOf<uint32_t>{type})
+OXSHMEM_REDUCE_BY_BLOCKS(sum_64, SumOf<uint64_t>{type})

@@ -171,11 +171,22 @@ OXSHMEM_KERNEL(oxshmem_host_quiet) {
 }
 
 OXSHMEM_KERNEL(oxshmem_host_barrier, int team) {
-    oxshmem::detail::sync_team<oxshmem::detail::opening_warp>(team, oxshmem::detail::Call::barrier);
+    oxshmem::detail::sync_team<oxshmem::warp_scope>(team, oxshmem::detail::Call::barrier);
 }
 
 OXSHMEM_KERNEL(oxshmem_host_sync, int team) {
-    oxshmem::detail::sync_team<oxshmem::detail::opening_warp>(team, oxshmem::detail::Call::sync);
+    oxshmem::detail::sync_team<oxshmem::warp_scope>(team, oxshmem::detail::Call::sync);
+}
+
+// Both of these where no network takes part.
+OXSHMEM_KERNEL(oxshmem_host_barrier_near, oxshmem::abi::KnownTeam team) {
+    OXSHMEM_SHARED(oxshmem::detail::MeetingForHost, found);
+    oxshmem::detail::meet_for_host(team, oxshmem::detail::Call::barrier, found);
+}
+
+OXSHMEM_KERNEL(oxshmem_host_sync_near, oxshmem::abi::KnownTeam team) {
+    OXSHMEM_SHARED(oxshmem::detail::MeetingForHost, found);
+    oxshmem::detail::meet_for_host(team, oxshmem::detail::Call::sync, found);
 }
 
 // Completes what was posted through `n` contexts.

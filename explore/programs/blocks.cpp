@@ -7,8 +7,8 @@
 
 namespace explore {
 
-using detail::blocks_scope;
 using detail::Caller;
+using detail::opening_blocks;
 
 // Fills the source of a turn by the first thread of the grid, and begins the kernel of the turn.
 void begin_turn(uint32_t turn, uint32_t n) {
@@ -22,9 +22,10 @@ using Sum = detail::Combine<uint64_t, abi::ReduceOp::op_sum>;
 
 // Each block looks at the whole result, so it has to be there once the kernel has ended.
 template <Caller kCaller, uint32_t kTurns> void sums() {
+    const abi::KnownTeam team = known_world();
     for (uint32_t turn = 1; turn <= kTurns; ++turn) {
         begin_turn(turn, 4);
-        expect(detail::reduce_elements<blocks_scope>(abi::kTeamWorld, target(turn), source(turn), 4, true, Sum{}, kCaller) == 0,
+        expect(detail::reduce_named<opening_blocks>(team, target(turn), source(turn), 4, true, Sum{}, kCaller) == 0,
                "reduce failed");
         next_kernel();
         check_sums(turn, target(turn), 4);
@@ -34,10 +35,11 @@ template <Caller kCaller, uint32_t kTurns> void sums() {
 // By turns one block carries out a collective and two do: the blocks that have nothing to do take
 // no part.
 template <uint32_t kTurns> void sums_by_turns() {
+    const abi::KnownTeam team = known_world();
     for (uint32_t turn = 1; turn <= kTurns; ++turn) {
         begin_turn(turn, 4);
         if (turn % 2 == 0) {
-            detail::reduce_elements<blocks_scope>(abi::kTeamWorld, target(turn), source(turn), 4, true, Sum{}, Caller::packets);
+            detail::reduce_named<opening_blocks>(team, target(turn), source(turn), 4, true, Sum{}, Caller::packets);
         } else if (block() == 0) {
             reduce(oxshmem::block, abi::kTeamWorld, op_sum, target(turn), source(turn), 4);
         }
@@ -48,24 +50,27 @@ template <uint32_t kTurns> void sums_by_turns() {
 
 // A part of each member for all.
 template <Caller kCaller, uint32_t kTurns> void gathers() {
+    const abi::KnownTeam team = known_world();
     for (uint32_t turn = 1; turn <= kTurns; ++turn) {
         begin_turn(turn, 4);
-        expect(detail::gather_parts<blocks_scope>(abi::kTeamWorld, abi::Collective::fcollect, abi::Op::fcollect,
-                                                  abi::Call::fcollect, target(turn), source(turn), 32, 0, kCaller) == 0,
+        expect(detail::gather_parts<opening_blocks>(team, abi::Collective::fcollect, abi::Op::fcollect, abi::Call::fcollect,
+                                                    target(turn), source(turn), 32, 0, kCaller) == 0,
                "fcollect failed");
         next_kernel();
         check_gathered(turn, target(turn), 4);
     }
 }
 
-template <Caller kCaller, uint32_t kTurns> void broadcasts() {
+template <Caller kCaller, uint32_t kTurns, uint32_t kWords = 4> void broadcasts() {
+    const abi::KnownTeam team = known_world();
     for (uint32_t turn = 1; turn <= kTurns; ++turn) {
         const int root = static_cast<int>(turn) % port::state().n_pes;
-        begin_turn(turn, 4);
-        expect(detail::broadcast_bytes<blocks_scope>(abi::kTeamWorld, target(turn), source(turn), 32, root, kCaller) == 0,
+        begin_turn(turn, kWords);
+        expect(detail::broadcast_named<opening_blocks>(team, target(turn), source(turn), 8 * kWords, root, kCaller, nullptr) ==
+                   0,
                "broadcast failed");
         next_kernel();
-        check_broadcast(turn, target(turn), root, 4);
+        check_broadcast(turn, target(turn), root, kWords);
     }
 }
 
@@ -74,15 +79,16 @@ void disagreement() {
     fill_source(1, 4);
     const uint64_t n = me() == 0 ? 4 : 2;
     const int failed =
-        detail::reduce_elements<blocks_scope>(abi::kTeamWorld, target(1), source(1), n, true, Sum{}, Caller::packets);
+        detail::reduce_named<opening_blocks>(known_world(), target(1), source(1), n, true, Sum{}, Caller::packets);
     expect(failed != 0, "a call that differs from another member's has not failed");
     for (uint32_t i = 0; i < 4; ++i) {
         expect(word_at(target(1), i) == 0, "a call that failed has stored something");
     }
 }
 
-constexpr oxshmem_explore_program by_blocks(const char *name, void (*body)(), uint32_t blocks, uint32_t lanes, uint32_t epoch) {
-    return blocks_of(blocks, direct(collective(name, body, 2, lanes, epoch)));
+constexpr oxshmem_explore_program by_blocks(const char *name, void (*body)(), uint32_t blocks, uint32_t lanes, uint32_t epoch,
+                                            uint32_t pes = 2) {
+    return blocks_of(blocks, direct(collective(name, body, pes, lanes, epoch)));
 }
 
 constexpr oxshmem_explore_program kPrograms[] = {
@@ -96,6 +102,9 @@ constexpr oxshmem_explore_program kPrograms[] = {
     by_blocks("fcollect_push", gathers<Caller::push, 3>, 2, 1, 0xfffffffe),
     by_blocks("broadcast_packets", broadcasts<Caller::packets, 3>, 2, 1, 3),
     by_blocks("broadcast_push", broadcasts<Caller::push, 3>, 2, 1, 2),
+    by_blocks("broadcast_push_3", broadcasts<Caller::push, 2>, 2, 1, 2, 3),
+    by_blocks("broadcast_push_long_3", broadcasts<Caller::push, 2, 32>, 2, 1, 2, 3),
+    by_blocks("reduce_packets_3", sums<Caller::packets, 2>, 2, 1, 2, 3),
     uneven(by_blocks("disagreement", disagreement, 2, 1, 4)),
     early(by_blocks("reduce_early", sums<Caller::packets, 3>, 2, 1, 2)),
 };

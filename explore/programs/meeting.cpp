@@ -26,6 +26,27 @@ template <class Scope, uint32_t kTurns> void sync_turns() {
     }
 }
 
+// The same by kernels, of which one meets for the host.
+template <uint32_t kTurns> void host_turns() {
+    const abi::KnownTeam team = known_world();
+    auto &found = *heap<detail::MeetingForHost>(0x800);
+    const int n = port::state().n_pes;
+    for (uint32_t turn = 1; turn <= kTurns; ++turn) {
+        uint64_t *const own = heap<uint64_t>(kFrom) + turn * 8;
+        for (int pe = 0; lane() == 0 && pe < n; ++pe) {
+            oxshmem::p(own + me(), uint64_t{100} * turn + static_cast<uint64_t>(me()), pe);
+        }
+        next_kernel();
+        detail::meet_for_host(team, detail::Call::barrier, found);
+        next_kernel();
+        for (int pe = 0; lane() == 0 && pe < n; ++pe) {
+            const uint64_t seen = port::load<port::order::relaxed, port::reach::system>(own + pe);
+            expect(seen == uint64_t{100} * turn + static_cast<uint64_t>(pe), "a kernel ended before another PE's began");
+        }
+        next_kernel();
+    }
+}
+
 // Puts over the network, and meets by messages.
 template <uint32_t kTurns> void barrier_turns() {
     const int n = port::state().n_pes;
@@ -117,6 +138,8 @@ constexpr oxshmem_explore_program kPrograms[] = {
     direct(meeting("sync", sync_turns<thread_scope, 4>, 2, 1, 2, 20000)),
     direct(meeting("sync_3", sync_turns<thread_scope, 3>, 3, 1, 0xfffffffe, 20000)),
     direct(meeting("sync_warp", sync_turns<warp_scope, 3>, 2, 2, 0xffffffff, 20000)),
+    direct(meeting("host", host_turns<3>, 2, 2, 0xfffffffe, 40000)),
+    direct(meeting("host_3", host_turns<2>, 3, 2, 4, 40000)),
     early(direct(meeting("sync_early", sync_turns<thread_scope, 3>, 2, 1, 5, 20000))),
     in_rounds(direct(meeting("sync_rounds", sync_turns<thread_scope, 3>, 3, 1, 0xfffffffe, 20000))),
     in_rounds(meeting("barrier", barrier_turns<3>, 2, 1, 0xfffffffe, 40000)),

@@ -237,6 +237,20 @@ inline void next_kernel() {
     }
 }
 
+// Returns what the host tells kernels that it launches for the world team.
+inline abi::KnownTeam known_world() {
+    const abi::Team &row = detail::team_row(abi::kTeamWorld);
+    abi::KnownTeam known{};
+    known.handle = abi::kTeamWorld;
+    known.my_pe = port::state().my_pe, known.n_pes = port::state().n_pes;
+    known.stride = 1;
+    known.one_round = port::read(&row.one_round);
+    known.packet_share = port::read(&row.packet_share), known.block_share = port::read(&row.block_share);
+    known.workspace = port::read(&row.workspace);
+    known.row = reinterpret_cast<uint64_t>(&row);
+    return known;
+}
+
 // -- What programs have in common
 // ---------------------------------------------------------------------------------------------
 

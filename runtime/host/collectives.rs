@@ -136,22 +136,33 @@ pub(super) fn checked(
 
 /// Queues a meeting of the members of a team, [`Call::Sync`] or [`Call::Barrier`], which is a
 /// kernel of its own: that of the other collectives needs a larger stack.
-pub(super) fn meet<I: Issuer + ?Sized>(issuer: &I, handle: i32, n_pes: usize, call: Call) -> Result<()> {
+pub(super) fn meet<I: Issuer + ?Sized>(issuer: &I, team: &Team, call: Call) -> Result<()> {
     let own = issuer.issuing_pe();
-    let kernel = if call == Call::Sync { "oxshmem_host_sync" } else { "oxshmem_host_barrier" };
+    let (known, n_pes) = (team.known(own.id(), own.my_pe())?, team.n_pes());
+    let handle = known.handle;
     if I::WAITS && n_pes == own.n_pes() {
         own.check_call(|| format!("{} of team {handle}", name_of(call as u32)))?;
     }
     let _call = own.host_profile().begins(name_of(call as u32), Subject::Team(handle), 0);
-    // SAFETY: the kernel takes a team's handle, and checks it.
-    unsafe { own.queue_host_kernel(issuer.issuing_stream()?, kernel, THREADS, (handle,)) }?;
+    let stream = issuer.issuing_stream()?;
+    let by_network = known.one_round == 0 || (call == Call::Barrier && own.network().is_some());
+    if by_network {
+        let kernel = if call == Call::Sync { "oxshmem_host_sync" } else { "oxshmem_host_barrier" };
+        // SAFETY: the kernel takes a team's handle, and checks it.
+        unsafe { own.queue_host_kernel(stream, kernel, THREADS, (handle,)) }?;
+    } else {
+        let kernel = if call == Call::Sync { "oxshmem_host_sync_near" } else { "oxshmem_host_barrier_near" };
+        // SAFETY: the kernel takes what the host knows of a team, and checks that it still exists.
+        unsafe { own.queue_host_kernel(stream, kernel, 2 * THREADS, (known,)) }?;
+    }
     issuer.finish()
 }
 
 /// Queues the collective that `call` makes for a team, given its handle and the PE.
 pub(super) fn queue<I: Issuer + ?Sized>(issuer: &I, team: &Team, call: impl FnOnce(i32, &Pe) -> Checked) -> Result<()> {
     let own = issuer.issuing_pe();
-    let (Launch { size, args }, refused) = call(team.live_handle(own.id(), own.my_pe())?, own);
+    let known = team.known(own.id(), own.my_pe())?;
+    let (Launch { size, args }, refused) = call(known.handle, own);
     let (handle, bytes) = (args.1, size.total);
     if I::WAITS && team.n_pes() == own.n_pes() {
         // What a refused call would be is known to no other PE.
@@ -160,8 +171,8 @@ pub(super) fn queue<I: Issuer + ?Sized>(issuer: &I, team: &Team, call: impl FnOn
     }
     let _call = own.host_profile().begins(name_of(args.0), Subject::Team(handle), bytes);
     let stream = issuer.issuing_stream()?;
-    let threads_of = |blocks: u32, few: u64| {
-        let each = size.total / u64::from(blocks);
+    let threads_of = |blocks: u32, total: u64, few: u64| {
+        let each = total / u64::from(blocks);
         let most = if each <= few { FEW_THREADS } else { BLOCKS_THREADS };
         LaunchConfig::linear(blocks, own.copy_threads(each).min(most))
     };
@@ -173,22 +184,54 @@ pub(super) fn queue<I: Issuer + ?Sized>(issuer: &I, team: &Team, call: impl FnOn
             unsafe { own.queue_collective(stream, "oxshmem_host_collective", config, args) }
         }
         Plan::Levels(blocks) => {
-            let config = threads_of(blocks, FEW_BYTES);
+            let config = threads_of(blocks, size.total, FEW_BYTES);
             // SAFETY: as above.
             unsafe { own.queue_in_levels(stream, config, args) }
         }
         Plan::Blocks(blocks, algorithm) => {
-            let few = if algorithm == Algorithm::Packets { FEW_BYTES_IN_PACKETS } else { FEW_BYTES };
-            let config = threads_of(blocks, few);
-            let (call, team, dst, src, n, first, second, kind, op) = args;
-            let args = (call, team, dst, src, n, first, second, kind, op, algorithm as u32);
+            let config = if algorithm == Algorithm::Packets {
+                // Every block sends its part to each of the other members.
+                let sent = size.divisible.map_or(0, |(_, bytes)| bytes).saturating_mul(team.n_pes() as u64 - 1);
+                threads_of(blocks, size.total.max(sent), FEW_BYTES_IN_PACKETS)
+            } else {
+                threads_of(blocks, size.total, FEW_BYTES)
+            };
+            let (call, _, dst, src, n, first, second, kind, op) = args;
+            let args = (call, known, dst, src, n, first, second, kind, op, algorithm as u32);
             // SAFETY: as above.
-            unsafe { own.queue_collective(stream, "oxshmem_host_collective_by_blocks", config, args) }
+            unsafe { own.queue_collective(stream, kernel_by_blocks(call, kind, op, algorithm), config, args) }
         }
     };
     // Also what device code says of a call that was refused here: it is no later call's error.
     let ended = queued.and_then(|()| issuer.finish());
     refused.map_or(ended, Err)
+}
+
+/// Returns the kernel of `collectives.cu` that carries out a collective by several blocks.
+fn kernel_by_blocks(call: u32, kind: u32, op: u32, algorithm: Algorithm) -> &'static str {
+    macro_rules! kernel {
+        ($name:literal) => {
+            match algorithm {
+                Algorithm::Packets => concat!("oxshmem_host_", $name, "_packets"),
+                _ => concat!("oxshmem_host_", $name, "_push"),
+            }
+        };
+    }
+    let is = |element: Type| op == ReduceOp::Sum as u32 && kind == element as u32;
+    match call {
+        call if call == Call::Broadcast as u32 => kernel!("broadcast"),
+        call if call == Call::Fcollect as u32 => kernel!("fcollect"),
+        call if call == Call::Alltoall as u32 => kernel!("alltoall"),
+        // Packets of elements that lie apart are left to one block.
+        call if call == Call::Alltoalls as u32 => "oxshmem_host_alltoalls_push",
+        _ if is(Type::Float32) => kernel!("reduce_sum_float"),
+        _ if is(Type::Float64) => kernel!("reduce_sum_double"),
+        _ if is(Type::Half) => kernel!("reduce_sum_half"),
+        _ if is(Type::Bfloat16) => kernel!("reduce_sum_bfloat16"),
+        _ if is(Type::Int32) || is(Type::Uint32) => kernel!("reduce_sum_32"),
+        _ if is(Type::Int64) || is(Type::Uint64) => kernel!("reduce_sum_64"),
+        _ => kernel!("reduce_any"),
+    }
 }
 
 /// Returns the name of a collective in the API.

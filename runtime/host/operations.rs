@@ -9,7 +9,7 @@ use super::issuer::sealed;
 use super::sides::{Destination, Local, LocalMut, Source};
 use super::transfer;
 use crate::Result;
-use crate::abi::{Call, Collective, ReduceOp, TEAM_WORLD};
+use crate::abi::{Call, Collective, ReduceOp};
 use crate::heap::LocalPlace;
 use crate::heap::error::HeapError;
 use crate::pe::Pe;
@@ -303,7 +303,7 @@ pub trait Operations: sealed::Issuer {
     /// # }
     /// ```
     fn barrier_all(&self) -> Result<()> {
-        meet(self, TEAM_WORLD, self.issuing_pe().n_pes(), Call::Barrier)
+        meet(self, &self.issuing_pe().team_world(), Call::Barrier)
     }
 
     /// Meets all PEs, and completes no operation. Collective, as
@@ -318,7 +318,7 @@ pub trait Operations: sealed::Issuer {
     /// # }
     /// ```
     fn sync_all(&self) -> Result<()> {
-        meet(self, TEAM_WORLD, self.issuing_pe().n_pes(), Call::Sync)
+        meet(self, &self.issuing_pe().team_world(), Call::Sync)
     }
 
     /// Returns when every member of `team` has entered. Stores of kernels that ended before, to
@@ -346,7 +346,7 @@ pub trait Operations: sealed::Issuer {
     /// # }
     /// ```
     fn team_sync(&self, team: &Team) -> Result<()> {
-        meet(self, handle_of(self, team)?, team.n_pes(), Call::Sync)
+        meet(self, team, Call::Sync)
     }
 
     /// Calls [`quiet`](Self::quiet), then [`team_sync`](Self::team_sync).
@@ -362,7 +362,7 @@ pub trait Operations: sealed::Issuer {
     /// # }
     /// ```
     fn barrier(&self, team: &Team) -> Result<()> {
-        meet(self, handle_of(self, team)?, team.n_pes(), Call::Barrier)
+        meet(self, team, Call::Barrier)
     }
 
     /// Copies `src` of member `root` to `dst` of every member, `root` included. `dst` may be `src`.
@@ -606,12 +606,6 @@ impl Operations for OnStream<'_> {
     fn seen(&self) -> Result<()> {
         Ok(())
     }
-}
-
-/// Returns the handle of a team that this PE is in.
-fn handle_of<I: sealed::Issuer + ?Sized>(issuer: &I, team: &Team) -> Result<i32> {
-    let own = issuer.issuing_pe();
-    team.live_handle(own.id(), own.my_pe())
 }
 
 /// Returns the address of the first `bytes` bytes of `dst`.

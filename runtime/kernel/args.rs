@@ -1,5 +1,6 @@
 //! Arguments of kernels.
 
+use crate::abi;
 use crate::heap::error::HeapError;
 use crate::identity::PeId;
 use crate::slice::{SymmetricSlice, SymmetricView};
@@ -75,6 +76,13 @@ macro_rules! number_arg {
     };
 }
 number_arg!(u8, u16, u32, u64, usize, i8, i16, i32, i64, isize, f32, f64);
+
+impl KernelArg for abi::KnownTeam {
+    type Bytes = [u8; size_of::<Self>()];
+    fn bytes(&self, _pe: PeId) -> Result<Self::Bytes, HeapError> {
+        Ok(bytemuck::cast(*self))
+    }
+}
 
 impl<T> KernelArg for *const T {
     type Bytes = [u8; 8];

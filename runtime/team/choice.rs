@@ -270,9 +270,9 @@ const BYTES_PER_LEVELS_BLOCK: u64 = 64 * KIB;
 const COLLECT_BLOCKS: u32 = 4;
 /// Bytes of a member's message to another one that are worth a block of those that send packets.
 const PACKETS_PER_BLOCK: u64 = 2 * KIB;
-/// From how many bytes on a broadcast is long, and the most blocks that share it then. Members load
-/// from the root, and more blocks get less through: between two H100s 256 MiB take 743 us with 16
-/// blocks, 795 with 64, and 16 MiB take as long with either.
+/// From how many bytes on a broadcast between two members is long, and the most blocks that share
+/// it then. The other member loads from the root, and more blocks get less through: between two
+/// H100s 256 MiB take 743 us with 16 blocks, 795 with 64, and 16 MiB take as long with either.
 const LONG_BROADCAST: (u64, u32) = (16 << 20, 16);
 
 /// How large a collective of the host is.
@@ -344,13 +344,14 @@ impl Chooser {
             return Plan::OneBlock;
         }
         let free = !self.overridden[collective as usize];
-        let is_long = collective == Collective::Broadcast && bytes >= LONG_BROADCAST.0;
+        let is_long = collective == Collective::Broadcast && self.shape.n_pes == 2 && bytes >= LONG_BROADCAST.0;
         let most = if is_long { LONG_BROADCAST.1.min(self.shape.blocks) } else { self.shape.blocks };
         let shared = shared(BYTES_PER_BLOCK, most);
+        let one_shot = free && collective == Collective::Reduce && self.shape.n_pes == 2;
         match (algorithm, sliced) {
             (Packets, Some(blocks)) => Plan::Blocks(blocks, Packets),
-            (Push, Some(blocks)) if free && bytes <= most_in_packets(collective) => Plan::Blocks(blocks, Packets),
-            (Push, _) if free && self.is_one_shot(collective, bytes) => Plan::Blocks(shared, OneShot),
+            (Push, Some(blocks)) if free && bytes <= abi::BLOCKS_PACKETS => Plan::Blocks(blocks, Packets),
+            (Push, _) if one_shot => Plan::Blocks(shared, OneShot),
             (Push | OneShot, _) => Plan::Blocks(shared, algorithm),
             (Packets | Tree | Levels, _) => Plan::OneBlock,
         }
@@ -364,19 +365,6 @@ impl Chooser {
         let fits = room != 0 && collective != Collective::Alltoalls && bytes <= room * u64::from(most);
         let blocks = |each: u64| u32::try_from(bytes.div_ceil(each)).unwrap_or(u32::MAX).clamp(1, most);
         fits.then(|| blocks(PACKETS_PER_BLOCK.min(room)))
-    }
-
-    fn is_one_shot(&self, collective: Collective, bytes: u64) -> bool {
-        let others = self.shape.n_pes as u64 - 1;
-        collective == Collective::Reduce && (others == 1 || bytes.saturating_mul(others) <= abi::BLOCKS_ONE_SHOT)
-    }
-}
-
-/// Returns the most bytes that several blocks send in packets by themselves.
-fn most_in_packets(collective: Collective) -> u64 {
-    match collective {
-        Collective::Reduce | Collective::Reducescatter => abi::BLOCKS_PACKETS_TO_COMBINE,
-        _ => abi::BLOCKS_PACKETS,
     }
 }
 
@@ -448,13 +436,15 @@ mod tests {
         assert_eq!(plan(&two, Collective::Reduce, 4 * KIB, 4 * KIB), Plan::Blocks(2, Packets));
         assert_eq!(plan(&two, Collective::Reduce, 64 * KIB, 64 * KIB), Plan::Blocks(32, Packets));
         assert_eq!(plan(&two, Collective::Reduce, 128 * KIB, 128 * KIB), Plan::Blocks(64, Packets));
-        assert_eq!(plan(&two, Collective::Reduce, 129 * KIB, 129 * KIB), Plan::Blocks(16, OneShot));
+        assert_eq!(plan(&two, Collective::Reduce, 512 * KIB, 512 * KIB), Plan::Blocks(64, Packets));
+        assert_eq!(plan(&two, Collective::Reduce, 513 * KIB, 513 * KIB), Plan::Blocks(64, OneShot));
         let mib = 1 << 20;
         assert_eq!(plan(&two, Collective::Reduce, u64::MAX, u64::MAX), Plan::Blocks(64, OneShot));
         let three = chooser(3, "");
-        assert_eq!(plan(&three, Collective::Reduce, mib, mib), Plan::Blocks(64, OneShot));
-        assert_eq!(plan(&three, Collective::Reduce, mib + 4, mib + 4), Plan::Blocks(64, Push));
-        assert_eq!(plan(&two, Collective::Reducescatter, 129 * KIB, 258 * KIB), Plan::Blocks(32, Push));
+        assert_eq!(plan(&three, Collective::Reduce, 256 * KIB, 256 * KIB), Plan::Blocks(64, Packets));
+        assert_eq!(plan(&three, Collective::Reduce, mib, mib), Plan::Blocks(64, Push));
+        assert_eq!(plan(&three, Collective::Broadcast, 64 * mib, 64 * mib), Plan::Blocks(64, Push));
+        assert_eq!(plan(&two, Collective::Reducescatter, 513 * KIB, 1026 * KIB), Plan::Blocks(64, Push));
         assert_eq!(plan(&two, Collective::Fcollect, 129 * KIB, 258 * KIB), Plan::Blocks(64, Packets));
         assert_eq!(plan(&two, Collective::Fcollect, 512 * KIB, mib), Plan::Blocks(64, Packets));
         assert_eq!(plan(&two, Collective::Fcollect, 513 * KIB, 1026 * KIB), Plan::Blocks(64, Push));

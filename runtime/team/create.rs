@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use bytemuck::Zeroable;
+
 use super::choice::{self, Chooser, Shape};
 use super::error::TeamError;
 use super::meeting::Meeting;
@@ -258,9 +260,9 @@ impl Pe {
             let Some(me) = part.iter().position(|index| pe(*index) == self.my_pe()) else { continue };
             let members: Vec<usize> = part.iter().map(|index| pe(*index)).collect();
             setup = setup.and_then(|()| {
-                let entry = self.entry(place, &members, me);
+                let mut entry = self.entry(place, &members, me);
                 self.team_storage().clear_workspace(&self.ground(), place.row)?;
-                self.team_storage().write_row(&self.ground(), &entry)?;
+                self.team_storage().write_row(&self.ground(), &mut entry)?;
                 made.push(entry);
                 Ok(())
             });
@@ -290,7 +292,8 @@ impl Pe {
         let algorithms = choice::describe(shape, &overrides);
         let chooser = Chooser::new(shape, &overrides);
         let (ended, calls) = (AtomicBool::new(false), AtomicU32::new(0));
-        Entry { pe: self.id(), place, members: Members::new(pes), me, near, nodes, algorithms, chooser, ended, calls }
+        let (pe, members, known) = (self.id(), Members::new(pes), abi::KnownTeam::zeroed());
+        Entry { pe, place, members, me, near, nodes, algorithms, chooser, known, ended, calls }
     }
 
     fn take_in(&self, entry: Entry) -> Team {
@@ -311,8 +314,8 @@ impl Pe {
         let same = self.nodes().with_the_number_of(me);
         for (row, pes) in [(0..self.n_pes()).collect(), shared, node, same].into_iter().enumerate() {
             let index = pes.iter().position(|pe| *pe == me).unwrap_or_default();
-            let entry = self.entry(Place { row, generation: 0 }, &pes, index);
-            self.team_storage().write_row(&self.ground(), &entry)?;
+            let mut entry = self.entry(Place { row, generation: 0 }, &pes, index);
+            self.team_storage().write_row(&self.ground(), &mut entry)?;
             self.take_in(entry);
         }
         Ok(())

@@ -131,8 +131,9 @@ impl TeamStorage {
         Ok(slab.write(self.table, row as u64, &abi::Team::none())?)
     }
 
-    /// Makes a team known to device code, with its counters at zero.
-    pub(super) fn write_row(&self, ground: &Ground<'_>, entry: &Entry) -> Result<()> {
+    /// Makes a team known to device code, with its counters at zero, and notes in `entry` what
+    /// launches say of it.
+    pub(super) fn write_row(&self, ground: &Ground<'_>, entry: &mut Entry) -> Result<()> {
         let slab = ground.slab;
         let row = entry.place.row as u64;
         let int = |number: usize| i32::try_from(number).unwrap_or(i32::MAX);
@@ -170,6 +171,19 @@ impl TeamStorage {
             nodes,
             choices: entry.chooser.choices(),
             ..abi::Team::none()
+        };
+        entry.known = abi::KnownTeam {
+            handle: team.handle,
+            my_pe: team.my_pe,
+            n_pes: team.n_pes,
+            start: team.start,
+            stride: team.stride,
+            one_round: team.one_round,
+            packet_share: team.packet_share,
+            block_share: team.block_share,
+            members: team.members,
+            workspace: team.workspace,
+            row: slab.address(self.table) + row * size_of::<abi::Team>() as u64,
         };
         Ok(slab.write(self.table, row, &team)?)
     }

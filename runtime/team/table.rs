@@ -66,6 +66,8 @@ pub(super) struct Entry {
     pub nodes: TeamNodes,
     pub algorithms: String,
     pub chooser: Chooser,
+    /// What the kernels that the host launches for the team are told, once device code knows it.
+    pub known: abi::KnownTeam,
     pub ended: AtomicBool,
     /// Calls that its members made together through the hub: the name of the next one.
     pub calls: AtomicU32,
@@ -211,6 +213,13 @@ impl Team {
             return Err(TeamError::BadHandle { handle: self.handle(), me }.into());
         }
         Ok(self.handle())
+    }
+
+    /// Returns what a kernel of this PE, whose number is `me`, is told of the team. Fails like
+    /// [`live_handle`](Self::live_handle).
+    pub(crate) fn known(&self, pe: PeId, me: usize) -> Result<abi::KnownTeam> {
+        self.live_handle(pe, me)?;
+        Ok(self.0.known)
     }
 }
 

@@ -42,6 +42,59 @@ template <class Scope> OXSHMEM_LINKED_OUTLINE int sync_team(int handle, Call cal
     }
 }
 
+// What the first half of the threads of meet_for_host has for the second half.
+struct MeetingForHost {
+    uint32_t there;                // whether the team is
+    uint32_t epoch;                // the last one
+    uint64_t slots[kMeetingLanes]; // by member: where this PE's header of even epochs lies there
+};
+
+// What a grid of one block does that meets the members of a team for the host: all members reach
+// each other by load and store, and nothing is under way through a network that a barrier would
+// wait for. The second half of the block's threads releases what earlier grids have stored.
+// Meanwhile the first half reads the row of the team, since a fence waits for loads of its own
+// thread too, and looks up where the members are. `found` is memory of the block.
+OXSHMEM_LAZY OXSHMEM_DEVICE void meet_for_host(const abi::KnownTeam &known, Call call, MeetingForHost &found) {
+    const Op op = call == Call::barrier ? Op::barrier : Op::sync;
+    const int rank = static_cast<int>(port::thread_rank()), half = static_cast<int>(port::block_threads() / 2);
+    const Profiled profiled(op, {port::state().my_pe, known.handle}, 0, rank == 0);
+    const int lanes = meeting_lanes(half);
+    TeamView team = view_of(known);
+    if (rank >= half) {
+        release_stores();
+    } else {
+        if (rank == 0) {
+            request_row(team, known);
+        }
+        if (rank < lanes && rank < team.n) {
+            const TeamView even = view_of(known);
+            uint64_t *const slot = translate(even.headers() + even.me, even.pe_of(rank));
+            port::write(&found.slots[rank], reinterpret_cast<uint64_t>(slot));
+        }
+        if (rank == 0) {
+            port::write(&found.there, is_row_of(team, known) ? 1u : 0u);
+            port::write(&found.epoch, team.epoch);
+        }
+    }
+    port::sync_block();
+    team.epoch = epoch_after(port::read(&found.epoch));
+    if (port::read(&found.there) == 0) {
+        raise_bad_team<block_scope>(known.handle, op);
+    } else if (rank == 0) {
+        take_epoch<block_scope>(team);
+    } else if (rank >= half && rank - half < lanes) {
+        const int lane = rank - half;
+        const uint64_t header = header_of(team, announce(call, 0));
+        if (lane < team.n) {
+            OXSHMEM_ON_MESSAGE(team.pe_of(lane), team.headers() + team.me, 1);
+            uint64_t *const slot = as<uint64_t>(port::read(&found.slots[lane])) + team.parity() * abi::kOneRoundPes;
+            port::store<order::relaxed, reach::system>(slot, header);
+        }
+        tell_all(team, header, lane + lanes, lanes);
+        await_all<order::acquire>(team, op, header, lane, lanes, [] { return false; });
+    }
+}
+
 } // namespace detail
 
 // quiet for the operations of all blocks of the grid, which meet before it. It counts as a call on

@@ -45,16 +45,11 @@ OXSHMEM_DEVICE uint64_t extra_of(uint64_t a, uint64_t b, uint64_t c) {
 }
 
 template <class Scope, bool kBegins = false>
-OXSHMEM_OUTLINE int broadcast_bytes(int handle, void *dst, const void *src, uint64_t bytes, int root,
-                                    Caller caller = kOwn<Scope>, Session *begun = nullptr) {
-    if constexpr (Scope::kSeveralWarps && !kSeveralBlocks<Scope> && !kBegins) {
-        if (bytes <= kFewBytes && are_many_threads()) {
-            return by_first_warp([&] { return broadcast_bytes<warp_scope>(handle, dst, src, bytes, root, Caller::block); });
-        }
-    }
-    const Profiled profiled(Op::broadcast, {port::state().my_pe, handle}, bytes, Scope::rank() == 0);
+OXSHMEM_DEVICE int broadcast_named(const TeamName<Scope> &name, void *dst, const void *src, uint64_t bytes, int root,
+                                   Caller caller, Session *begun) {
+    const Profiled profiled(Op::broadcast, {port::state().my_pe, handle_in(name)}, bytes, Scope::rank() == 0);
     Session session;
-    if (!begin<Scope>(session, handle, Op::broadcast, Call::broadcast)) {
+    if (!begin<Scope>(session, name, Op::broadcast, Call::broadcast)) {
         return 1;
     }
     check_root<Scope>(session, root);
@@ -62,7 +57,6 @@ OXSHMEM_OUTLINE int broadcast_bytes(int handle, void *dst, const void *src, uint
     const Algorithm algorithm =
         kBegins ? Algorithm::push : choose<Scope>(session, Collective::broadcast, bytes, pieces_of(bytes), caller);
     const uint32_t announced = announced_by<Scope>(session, dst, src, bytes, static_cast<uint64_t>(root), algorithm);
-    Scope::sync();
     if (algorithm == Algorithm::packets) {
         const Part part = part_of<Scope>(bytes);
         const auto load = [&](int, uint32_t offset, uint64_t left) {
@@ -71,9 +65,9 @@ OXSHMEM_OUTLINE int broadcast_bytes(int handle, void *dst, const void *src, uint
         const auto store = [&](int, uint32_t offset, vec16 value, uint64_t left) {
             store_piece(at_offset(dst, part.first + offset), value, left);
         };
-        return exchange<Scope>(session, announced, part.bytes, root, load, store) ? 0 : 1;
+        return exchange<Scope>(session, name, announced, part.bytes, root, load, store) ? 0 : 1;
     }
-    if (!meet<Scope, true>(session.team, session.op, announced)) {
+    if (!settle<Scope>(session.team, name, session.op) || !meet<Scope, true>(session.team, session.op, announced)) {
         return 1;
     }
     if (bytes == 0) {
@@ -88,20 +82,32 @@ OXSHMEM_OUTLINE int broadcast_bytes(int handle, void *dst, const void *src, uint
     return finish_or_leave<Scope, kBegins>(session, good, root, begun);
 }
 
+template <class Scope, bool kBegins = false>
+OXSHMEM_OUTLINE int broadcast_bytes(int handle, void *dst, const void *src, uint64_t bytes, int root,
+                                    Caller caller = kOwn<Scope>, Session *begun = nullptr) {
+    if constexpr (Scope::kSeveralWarps && !kSeveralBlocks<Scope> && !kBegins) {
+        if (bytes <= kFewBytes && are_many_threads()) {
+            return by_first_warp([&] { return broadcast_bytes<warp_scope>(handle, dst, src, bytes, root, Caller::block); });
+        }
+    }
+    return broadcast_named<Scope, kBegins>(handle, dst, src, bytes, root, caller, begun);
+}
+
 // fcollect (`step` 0: all get the same) and alltoall (`step` = `bytes`): `bytes` bytes for each
 // member.
 template <class Scope, bool kBegins = false>
-OXSHMEM_DEVICE int gather_parts(int handle, Collective collective, Op op, Call call, void *dst, const void *src, uint64_t bytes,
-                                uint64_t step, Caller caller = kOwn<Scope>, Session *begun = nullptr) {
+OXSHMEM_DEVICE int gather_parts(const TeamName<Scope> &name, Collective collective, Op op, Call call, void *dst,
+                                const void *src, uint64_t bytes, uint64_t step, Caller caller = kOwn<Scope>,
+                                Session *begun = nullptr) {
     if constexpr (Scope::kSeveralWarps && !kSeveralBlocks<Scope> && !kBegins) {
         if (bytes <= kFewBytes && are_many_threads()) {
             return by_first_warp(
-                [&] { return gather_parts<warp_scope>(handle, collective, op, call, dst, src, bytes, step, Caller::block); });
+                [&] { return gather_parts<warp_scope>(name, collective, op, call, dst, src, bytes, step, Caller::block); });
         }
     }
-    const Profiled profiled(op, {port::state().my_pe, handle}, bytes, Scope::rank() == 0);
+    const Profiled profiled(op, {port::state().my_pe, handle_in(name)}, bytes, Scope::rank() == 0);
     Session session;
-    if (!begin<Scope>(session, handle, op, call)) {
+    if (!begin<Scope>(session, name, op, call)) {
         return 1;
     }
     check_buffers<Scope>(session, dst, times(bytes, session.team.n), src, step == 0 ? bytes : times(bytes, session.team.n),
@@ -110,7 +116,7 @@ OXSHMEM_DEVICE int gather_parts(int handle, Collective collective, Op op, Call c
     Algorithm algorithm = kBegins ? Algorithm::push : choose<Scope>(session, collective, bytes, pieces, caller);
     if constexpr (kDstIsReady && !kBegins && !kSeveralBlocks<Scope>) {
         const TeamView &team = session.team;
-        if (team.one_round && goes_direct<Scope>(team_row(handle).chosen, team.share, team.n, collective, bytes, caller)) {
+        if (team.one_round && goes_direct<Scope>(team_row(name).chosen, team.share, team.n, collective, bytes, caller)) {
             algorithm = kDirect;
             if (!session.bad) {
                 store_parts<Scope>(session, dst, src, bytes, step);
@@ -118,7 +124,6 @@ OXSHMEM_DEVICE int gather_parts(int handle, Collective collective, Op op, Call c
         }
     }
     const uint32_t announced = announced_by<Scope>(session, dst, src, bytes, 0, algorithm);
-    Scope::sync();
     if (algorithm == Algorithm::packets) {
         const Part part = part_of<Scope>(bytes);
         const auto load = [&](int member, uint32_t offset, uint64_t left) {
@@ -127,9 +132,9 @@ OXSHMEM_DEVICE int gather_parts(int handle, Collective collective, Op op, Call c
         const auto store = [&](int member, uint32_t offset, vec16 value, uint64_t left) {
             store_piece(at_offset(dst, bytes * static_cast<uint64_t>(member) + part.first + offset), value, left);
         };
-        return exchange<Scope>(session, announced, part.bytes, -1, load, store) ? 0 : 1;
+        return exchange<Scope>(session, name, announced, part.bytes, -1, load, store) ? 0 : 1;
     }
-    if (!meet<Scope, true>(session.team, session.op, announced)) {
+    if (!settle<Scope>(session.team, name, session.op) || !meet<Scope, true>(session.team, session.op, announced)) {
         return 1;
     }
     if (bytes == 0 || algorithm == kDirect) {
@@ -187,18 +192,18 @@ OXSHMEM_DEVICE bool check_strided(Session &session, const void *dst, const void 
 
 // Elements lie `strides` bytes apart, `n` of them for each member.
 template <class Scope, bool kBegins = false>
-OXSHMEM_OUTLINE int alltoalls_bytes(int handle, void *dst, const void *src, ptrdiff_t dst_stride, ptrdiff_t src_stride,
-                                    uint64_t n, uint32_t element, Caller caller = kOwn<Scope>, Session *begun = nullptr) {
+OXSHMEM_OUTLINE int alltoalls_bytes(TeamName<Scope> name, void *dst, const void *src, ptrdiff_t dst_stride,
+                                    ptrdiff_t src_stride, uint64_t n, uint32_t element, Caller caller = kOwn<Scope>,
+                                    Session *begun = nullptr) {
     if constexpr (Scope::kSeveralWarps && !kSeveralBlocks<Scope> && !kBegins) {
         if (n <= kFewBytes / kPiece && are_many_threads()) {
-            return by_first_warp([&] {
-                return alltoalls_bytes<warp_scope>(handle, dst, src, dst_stride, src_stride, n, element, Caller::block);
-            });
+            return by_first_warp(
+                [&] { return alltoalls_bytes<warp_scope>(name, dst, src, dst_stride, src_stride, n, element, Caller::block); });
         }
     }
-    const Profiled profiled(Op::alltoalls, {port::state().my_pe, handle}, n * element, Scope::rank() == 0);
+    const Profiled profiled(Op::alltoalls, {port::state().my_pe, handle_in(name)}, n * element, Scope::rank() == 0);
     Session session;
-    if (!begin<Scope>(session, handle, Op::alltoalls, Call::alltoalls)) {
+    if (!begin<Scope>(session, name, Op::alltoalls, Call::alltoalls)) {
         return 1;
     }
     const bool sized = check_strided<Scope>(session, dst, src, dst_stride, src_stride, n, element);
@@ -209,7 +214,6 @@ OXSHMEM_OUTLINE int alltoalls_bytes(int handle, void *dst, const void *src, ptrd
         kBegins ? Algorithm::push : choose<Scope>(session, Collective::alltoalls, bytes, pieces, caller);
     const uint32_t announced =
         announced_by<Scope>(session, dst, src, n, extra_of(element, strides.dst, strides.src), algorithm);
-    Scope::sync();
     if constexpr (!kSeveralBlocks<Scope> && !kBegins) {
         if (algorithm == Algorithm::packets) {
             const auto load = [&](int member, uint32_t offset, uint64_t left) {
@@ -227,10 +231,10 @@ OXSHMEM_OUTLINE int alltoalls_bytes(int handle, void *dst, const void *src, ptrd
                                      element);
                 });
             };
-            return exchange<Scope>(session, announced, static_cast<uint32_t>(bytes), -1, load, store) ? 0 : 1;
+            return exchange<Scope>(session, name, announced, static_cast<uint32_t>(bytes), -1, load, store) ? 0 : 1;
         }
     }
-    if (!meet<Scope, true>(session.team, session.op, announced)) {
+    if (!settle<Scope>(session.team, name, session.op) || !meet<Scope, true>(session.team, session.op, announced)) {
         return 1;
     }
     if (n == 0) {
@@ -320,7 +324,7 @@ OXSHMEM_OUTLINE int collect_bytes(int handle, void *dst, const void *src, uint64
             send_piece<Scope>(team, team.me, 0, load(team.me, 0, kPiece), 8);
         }
         if (!session.bad) {
-            send_packets<Scope, kPiecesAtOnce>(session, kPiece + small, load);
+            send_packets<Scope, kPiecesAtOnce>(session, kPiece + small, load, [] { return true; });
         }
         const auto sized = [&](uint32_t member, int &missing) {
             vec16 first;
@@ -385,18 +389,12 @@ OXSHMEM_OUTLINE int collect_bytes(int handle, void *dst, const void *src, uint64
 // reduce (`to_all`: `n` elements, the result on all members) and reducescatter (`n` elements of the
 // result on each member).
 template <class Scope, bool kBegins = false, class Combine>
-OXSHMEM_OUTLINE int reduce_elements(int handle, void *dst, const void *src, uint64_t n, bool to_all, Combine combine,
-                                    Caller caller = kOwn<Scope>, Session *begun = nullptr) {
-    if constexpr (Scope::kSeveralWarps && !kSeveralBlocks<Scope> && !kBegins) {
-        if (n <= kFewBytes / kPiece && are_many_threads()) {
-            return by_first_warp(
-                [&] { return reduce_elements<warp_scope>(handle, dst, src, n, to_all, combine, Caller::block); });
-        }
-    }
-    const Profiled profiled(to_all ? Op::reduce : Op::reducescatter, {port::state().my_pe, handle},
+OXSHMEM_DEVICE int reduce_named(const TeamName<Scope> &name, void *dst, const void *src, uint64_t n, bool to_all,
+                                const Combine &combine, Caller caller, Session *begun = nullptr) {
+    const Profiled profiled(to_all ? Op::reduce : Op::reducescatter, {port::state().my_pe, handle_in(name)},
                             n * element_bytes(combine.type()), Scope::rank() == 0);
     Session session;
-    if (!begin<Scope>(session, handle, to_all ? Op::reduce : Op::reducescatter, to_all ? Call::reduce : Call::reducescatter)) {
+    if (!begin<Scope>(session, name, to_all ? Op::reduce : Op::reducescatter, to_all ? Call::reduce : Call::reducescatter)) {
         return 1;
     }
     const uint64_t kinds = static_cast<uint64_t>(combine.type()) << 32 | static_cast<uint64_t>(combine.op());
@@ -412,7 +410,6 @@ OXSHMEM_OUTLINE int reduce_elements(int handle, void *dst, const void *src, uint
     const Collective collective = to_all ? Collective::reduce : Collective::reducescatter;
     const Algorithm algorithm = kBegins ? Algorithm::push : choose<Scope>(session, collective, bytes, pieces, caller);
     const uint32_t announced = announced_by<Scope>(session, dst, src, n, kinds, algorithm);
-    Scope::sync();
     if (algorithm == Algorithm::packets) {
         const Part part = part_of<Scope>(bytes);
         const auto load = [&](int member, uint32_t offset, uint64_t left) {
@@ -422,9 +419,9 @@ OXSHMEM_OUTLINE int reduce_elements(int handle, void *dst, const void *src, uint
         const auto store = [&](uint32_t offset, vec16 value, uint64_t left) {
             store_piece(at_offset(dst, part.first + offset), value, left);
         };
-        return exchange_combined<Scope>(session, announced, part.bytes, combine, load, store) ? 0 : 1;
+        return exchange_combined<Scope>(session, name, announced, part.bytes, combine, load, store) ? 0 : 1;
     }
-    if (!meet<Scope, true>(session.team, session.op, announced)) {
+    if (!settle<Scope>(session.team, name, session.op) || !meet<Scope, true>(session.team, session.op, announced)) {
         return 1;
     }
     if (bytes == 0) {
@@ -445,6 +442,18 @@ OXSHMEM_OUTLINE int reduce_elements(int handle, void *dst, const void *src, uint
     return finish_or_leave<Scope, kBegins>(session, good, -1, begun);
 }
 
+template <class Scope, bool kBegins = false, class Combine>
+OXSHMEM_OUTLINE int reduce_elements(int handle, void *dst, const void *src, uint64_t n, bool to_all, Combine combine,
+                                    Caller caller = kOwn<Scope>, Session *begun = nullptr) {
+    if constexpr (Scope::kSeveralWarps && !kSeveralBlocks<Scope> && !kBegins) {
+        if (n <= kFewBytes / kPiece && are_many_threads()) {
+            return by_first_warp(
+                [&] { return reduce_elements<warp_scope>(handle, dst, src, n, to_all, combine, Caller::block); });
+        }
+    }
+    return reduce_named<Scope, kBegins>(handle, dst, src, n, to_all, combine, caller, begun);
+}
+
 // How the blocks of a grid carry out a collective: all together, and how; or one for all.
 struct GridPlan {
     bool together;
@@ -462,13 +471,10 @@ OXSHMEM_DEVICE GridPlan plan_for_grid(const Session &session, Collective collect
     }
     const bool is_free = (team_row(team.handle).chosen >> static_cast<uint32_t>(collective) & 1) == 0;
     const uint64_t room = port::read(&team_row(team.handle).block_share) / 2 * static_cast<uint64_t>(blocks);
-    const bool combines = collective == Collective::reduce || collective == Collective::reducescatter;
-    const uint64_t most = combines ? abi::kBlocksPacketsToCombine : abi::kBlocksPackets;
-    if (is_free && bytes <= most && bytes <= room && collective != Collective::alltoalls) {
+    if (is_free && bytes <= abi::kBlocksPackets && bytes <= room && collective != Collective::alltoalls) {
         return {true, Caller::packets};
     }
-    const bool loads_little = team.n == 2 || times(bytes, team.n - 1) <= abi::kBlocksOneShot;
-    const bool at_once = is_free && collective == Collective::reduce && loads_little;
+    const bool at_once = is_free && collective == Collective::reduce && team.n == 2;
     return {true, algorithm == Algorithm::one_shot || at_once ? Caller::one_shot : Caller::push};
 }
 

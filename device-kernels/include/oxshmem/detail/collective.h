@@ -99,9 +99,9 @@ struct Session {
 };
 
 // Finds the team. False: there is none, which one lane records.
-template <class Scope> OXSHMEM_DEVICE bool begin(Session &session, int handle, Op op, Call call) {
+template <class Scope> OXSHMEM_DEVICE bool begin(Session &session, const TeamName<Scope> &name, Op op, Call call) {
     session.op = op, session.call = call, session.bad = false;
-    return view_team<Scope>(session.team, handle, op);
+    return view_team<Scope>(session.team, name, op);
 }
 
 template <class Scope>

@@ -40,12 +40,23 @@ OXSHMEM_DEVICE void send_piece(const TeamView &team, int member, uint32_t piece,
     }
 }
 
-// Looks whether a piece has arrived.
-template <class Scope>
-OXSHMEM_DEVICE bool look_at_piece(const TeamView &team, int sender, uint32_t piece, vec16 &value, uint32_t bytes) {
+// What lies in the places of a piece's packets.
+struct Packets {
+    port::pair64 low, high;
+};
+
+// Requests the packets of a piece of `sender`, without a branch, so that several are under way at
+// once. If the piece has only one, that is requested twice.
+template <class Scope> OXSHMEM_DEVICE Packets request_piece(const TeamView &team, int sender, uint32_t piece, uint32_t bytes) {
     const uint64_t *at = packet_at<Scope>(team, sender, team.me, piece);
+    const uint64_t *second = bytes > 8 ? at + words_to_second(team) : at;
     const port::pair64 low = port::load_pair<order::relaxed, reach::system>(at);
-    const port::pair64 high = bytes > 8 ? port::load_pair<order::relaxed, reach::system>(at + words_to_second(team)) : low;
+    return {low, port::load_pair<order::relaxed, reach::system>(second)};
+}
+
+// Returns whether they have arrived, and the piece in `value`.
+OXSHMEM_DEVICE bool have_arrived(const TeamView &team, const Packets &packets, uint32_t bytes, vec16 &value) {
+    const port::pair64 &low = packets.low, &high = packets.high;
     value = {static_cast<uint32_t>(low.first), static_cast<uint32_t>(low.second), 0, 0};
     if (bytes > 8) {
         value.z = static_cast<uint32_t>(high.first), value.w = static_cast<uint32_t>(high.second);
@@ -53,6 +64,22 @@ OXSHMEM_DEVICE bool look_at_piece(const TeamView &team, int sender, uint32_t pie
     const uint32_t epoch = team.epoch;
     return low.first >> 32 == epoch && low.second >> 32 == epoch && high.first >> 32 == epoch && high.second >> 32 == epoch;
 }
+
+// Looks whether a piece has arrived.
+template <class Scope>
+OXSHMEM_DEVICE bool look_at_piece(const TeamView &team, int sender, uint32_t piece, vec16 &value, uint32_t bytes) {
+    return have_arrived(team, request_piece<Scope>(team, sender, piece, bytes), bytes, value);
+}
+
+// A member other than this one, whose places are looked at in vain where there is nothing to look
+// for.
+OXSHMEM_DEVICE int any_other(const TeamView &team) {
+    return team.me == 0 && team.n > 1 ? 1 : 0;
+}
+
+// How many pieces a lane looks at, of `kMost`, before it sees whether the first has arrived. Lanes
+// of kernels of the program have no registers for more than one.
+template <class Scope, uint32_t kMost> constexpr uint32_t kLooksAtOnce = kOpensGrid<Scope> ? kMost : 1;
 
 // Returns which of `n` members item `item` belongs to, of which each has `pieces`. Among few
 // members it takes longer to divide than to count.
@@ -75,14 +102,17 @@ template <class Scope> OXSHMEM_DEVICE bool are_few(uint32_t items) {
 }
 
 // Sends `bytes` bytes to every other member; `load(member, offset, bytes)` returns a piece of them.
-// A lane has `kAtOnce` pieces under way at once.
-template <class Scope, uint32_t kAtOnce, class Load>
-OXSHMEM_DEVICE void send_packets(const Session &session, uint32_t bytes, Load load) {
+// A lane has `kAtOnce` pieces under way at once. `ready()` is called by all lanes when the first of
+// them are requested, and nothing is sent if it returns false.
+template <class Scope, uint32_t kAtOnce, class Load, class Ready>
+OXSHMEM_DEVICE bool send_packets(const Session &session, uint32_t bytes, Load load, Ready ready) {
     const TeamView &team = session.team;
     const uint32_t pieces = static_cast<uint32_t>(pieces_of(bytes));
     const uint32_t total = pieces * static_cast<uint32_t>(team.n - 1);
     const uint32_t size = Meeting<Scope>::size();
-    for (uint32_t first = Meeting<Scope>::rank(); first < total; first += size * kAtOnce) {
+    uint32_t first = Meeting<Scope>::rank();
+    bool is_ready = false;
+    do {
         vec16 values[kAtOnce] = {};
         OXSHMEM_UNROLL
         for (uint32_t k = 0; k < kAtOnce; ++k) {
@@ -92,6 +122,10 @@ OXSHMEM_DEVICE void send_packets(const Session &session, uint32_t bytes, Load lo
                 values[k] = load(session.member_behind(static_cast<int>(distance) + 1), offset, bytes - offset);
             }
         }
+        if (!is_ready && !ready()) {
+            return false;
+        }
+        is_ready = true;
         OXSHMEM_UNROLL
         for (uint32_t k = 0; k < kAtOnce; ++k) {
             const uint32_t item = first + k * size;
@@ -101,7 +135,55 @@ OXSHMEM_DEVICE void send_packets(const Session &session, uint32_t bytes, Load lo
                                   bytes - piece * kPiece);
             }
         }
+        first += size * kAtOnce;
+    } while (first < total);
+    return true;
+}
+
+// The beginning of an exchange: settles, and sends unless the call is bad or `sends` is false. A
+// grid that begins with the call loads its data while the row of the team is on its way, since no
+// lane of it has written any.
+template <class Scope, class Load>
+OXSHMEM_DEVICE bool settle_and_send(Session &session, const TeamName<Scope> &name, bool sends, uint32_t bytes, Load load) {
+    const bool does = sends && !session.bad;
+    const bool loads_first = kOpensGrid<Scope> && does;
+    if (!loads_first && !settle<Scope>(session.team, name, session.op)) {
+        return false;
     }
+    if (!does) {
+        return true;
+    }
+    const auto ready = [&] { return !loads_first || settle<Scope>(session.team, name, session.op); };
+    const uint32_t items = static_cast<uint32_t>(pieces_of(bytes)) * static_cast<uint32_t>(session.team.n - 1);
+    return are_few<Scope>(items) ? send_packets<Scope, 1>(session, bytes, load, ready)
+                                 : send_packets<Scope, kPiecesAtOnce>(session, bytes, load, ready);
+}
+
+// Looks a few times for the headers that the calling lane would wait for, and calls `look`, which
+// returns whether all of its packets are there, as often. All lanes of a warp do so together:
+// lanes that waited for headers while others looked for packets would wait for each other. Returns
+// whether the lane need not wait for any header. Where a lane waits for more than two, it looks for
+// none.
+template <class Look> OXSHMEM_DEVICE bool look_eagerly(const TeamView &team, uint64_t header, int rank, int lanes, Look look) {
+    const int first = 2 * rank;
+    const bool awaits = rank < lanes && first < team.n, two = first + 1 < team.n;
+    const uint64_t *slots = team.headers() + (awaits ? first : 0);
+    bool met = !awaits, have = false;
+    if (team.n > 2 * lanes) {
+        return false;
+    }
+    for (uint32_t i = 0; i < port::kEagerLooks && !(met && have); ++i) {
+        const port::pair64 seen = port::load_pair<order::relaxed, reach::system>(slots);
+        have = look();
+        met = met || (seen.first == header && (!two || seen.second == header));
+    }
+    if (awaits && met) {
+        OXSHMEM_ON_ARRIVAL(slots, 1);
+        if (two) {
+            OXSHMEM_ON_ARRIVAL(slots + 1, 1);
+        }
+    }
+    return met;
 }
 
 // Meets, and receives `items` items. `look(first, missing)` looks at what the calling lane handles
@@ -114,19 +196,27 @@ OXSHMEM_DEVICE bool receive_packets(const Session &session, uint32_t announced, 
     const uint32_t rank = Meeting<Scope>::rank(), size = Meeting<Scope>::size();
     const int lanes = meeting_lanes(static_cast<int>(size));
     const uint64_t header = header_of(team, announced);
+    const bool tells = static_cast<int>(rank) < lanes, looks = rank < items && !session.bad;
     bool good = true, have = false;
     int missing = team.me;
-    if (static_cast<int>(rank) < lanes) {
+    if (tells) {
         tell_all(team, header, static_cast<int>(rank), lanes);
-        const uint32_t counted = rank == 0 ? take_epoch<Scope>(team) : 0;
-        // Packets mostly come together with the headers.
+    }
+    const uint32_t counted = rank == 0 ? take_epoch<Scope>(team) : 0;
+    // Packets mostly come together with the headers.
+    bool met = look_eagerly(team, header, static_cast<int>(rank), lanes, [&] {
+        have = have || !looks || look(rank, missing);
+        return have;
+    });
+    have = have && looks;
+    if (tells && !met) {
         good = await_all<order::relaxed>(team, session.op, header, static_cast<int>(rank), lanes, [&] {
-            have = have || (rank < items && !session.bad && look(rank, missing));
+            have = have || (looks && look(rank, missing));
             return is_stopped<Scope>(team);
         });
-        if (rank == 0) {
-            close_epoch<Scope>(team, counted);
-        }
+    }
+    if (rank == 0) {
+        close_epoch<Scope>(team, counted);
     }
     stop_unless<Scope>(team, good);
     if (Scope::any(!good || session.bad)) {
@@ -145,15 +235,12 @@ OXSHMEM_DEVICE bool receive_packets(const Session &session, uint32_t announced, 
     return !Scope::any(!good);
 }
 
-// Every member (or, if `only` is not negative, that one) sends `bytes` bytes to every other one.
-// `load` is as in send_packets, also for what this PE sends to itself; `store(sender, offset,
-// value, bytes)` stores a piece.
+// Receives `bytes` bytes of every member (or, if `only` is not negative, of that one). `load` is as
+// in send_packets, for what this PE sends to itself; `store(sender, offset, value, bytes)` stores a
+// piece.
 template <class Scope, uint32_t kAtOnce, class Load, class Store>
-OXSHMEM_DEVICE bool exchange_by(const Session &session, uint32_t announced, uint32_t bytes, int only, Load load, Store store) {
+OXSHMEM_DEVICE bool receive_from(const Session &session, uint32_t announced, uint32_t bytes, int only, Load load, Store store) {
     const TeamView &team = session.team;
-    if (!session.bad && (only < 0 || only == team.me)) {
-        send_packets<Scope, kAtOnce>(session, bytes, load);
-    }
     const uint32_t pieces = static_cast<uint32_t>(pieces_of(bytes));
     const uint32_t items = pieces * static_cast<uint32_t>(only < 0 ? team.n : 1);
     const uint32_t size = Meeting<Scope>::size();
@@ -163,18 +250,34 @@ OXSHMEM_DEVICE bool exchange_by(const Session &session, uint32_t announced, uint
     };
     vec16 values[kAtOnce] = {};
     const auto look = [&](uint32_t first, int &missing) {
+        constexpr uint32_t kLooks = kLooksAtOnce<Scope, kAtOnce>;
         bool all = true;
         OXSHMEM_UNROLL
-        for (uint32_t k = 0; k < kAtOnce; ++k) {
-            const uint32_t item = first + k * size;
-            if (item < items) {
-                const int sender = sender_of(item);
-                const uint32_t offset = offset_in(item, sender);
-                if (sender == team.me) {
-                    values[k] = load(sender, offset, bytes - offset);
-                } else if (!look_at_piece<Scope>(team, sender, offset / kPiece, values[k], bytes - offset)) {
-                    missing = sender;
-                    all = false;
+        for (uint32_t begin = 0; begin < kAtOnce; begin += kLooks) {
+            Packets packets[kLooks] = {};
+            OXSHMEM_UNROLL
+            for (uint32_t k = 0; k < kLooks; ++k) {
+                const uint32_t wanted = first + (begin + k) * size, item = wanted < items ? wanted : first;
+                if (kLooks > 1 || wanted < items) {
+                    const int sender = sender_of(item);
+                    const uint32_t offset = offset_in(item, sender);
+                    const int from = sender == team.me ? any_other(team) : sender;
+                    packets[k] = request_piece<Scope>(team, from, offset / kPiece, bytes - offset);
+                }
+            }
+            OXSHMEM_UNROLL
+            for (uint32_t k = 0; k < kLooks; ++k) {
+                const uint32_t item = first + (begin + k) * size;
+                if (item < items) {
+                    const int sender = sender_of(item);
+                    const uint32_t offset = offset_in(item, sender);
+                    vec16 &value = values[begin + k];
+                    if (sender == team.me) {
+                        value = load(sender, offset, bytes - offset);
+                    } else if (!have_arrived(team, packets[k], bytes - offset, value)) {
+                        missing = sender;
+                        all = false;
+                    }
                 }
             }
         }
@@ -194,47 +297,60 @@ OXSHMEM_DEVICE bool exchange_by(const Session &session, uint32_t announced, uint
     return receive_packets<Scope>(session, announced, items, kAtOnce, look, take);
 }
 
-// The same, with as many pieces at once as that needs.
+// Settles, and every member (or, if `only` is not negative, that one) sends `bytes` bytes to every
+// other one. `load` and `store` are as in send_packets and receive_from.
 template <class Scope, class Load, class Store>
-OXSHMEM_DEVICE bool exchange(const Session &session, uint32_t announced, uint32_t bytes, int only, Load load, Store store) {
+OXSHMEM_DEVICE bool exchange(Session &session, const TeamName<Scope> &name, uint32_t announced, uint32_t bytes, int only,
+                             Load load, Store store) {
+    if (!settle_and_send<Scope>(session, name, only < 0 || only == session.team.me, bytes, load)) {
+        return false;
+    }
     const uint32_t items = static_cast<uint32_t>(pieces_of(bytes)) * static_cast<uint32_t>(only < 0 ? session.team.n : 1);
-    return are_few<Scope>(items) ? exchange_by<Scope, 1>(session, announced, bytes, only, load, store)
-                                 : exchange_by<Scope, kPiecesAtOnce>(session, announced, bytes, only, load, store);
+    return are_few<Scope>(items) ? receive_from<Scope, 1>(session, announced, bytes, only, load, store)
+                                 : receive_from<Scope, kPiecesAtOnce>(session, announced, bytes, only, load, store);
 }
 
-// As exchange, by all members; what arrives is combined in the order of the members.
-template <class Scope, class Combine, class Load, class Store>
-OXSHMEM_DEVICE bool exchange_combined(const Session &session, uint32_t announced, uint32_t bytes, const Combine &combine,
-                                      Load load, Store store) {
+// Receives `bytes` bytes of every member, which are combined in the order of the members: those of
+// `kMembers` at once.
+template <class Scope, uint32_t kMembers, class Combine, class Load, class Store>
+OXSHMEM_DEVICE bool receive_combined(const Session &session, uint32_t announced, uint32_t bytes, const Combine &combine,
+                                     Load load, Store store) {
     const TeamView &team = session.team;
-    if (!session.bad) {
-        if (are_few<Scope>(static_cast<uint32_t>(pieces_of(bytes)) * static_cast<uint32_t>(team.n - 1))) {
-            send_packets<Scope, 1>(session, bytes, load);
-        } else {
-            send_packets<Scope, kPiecesAtOnce>(session, bytes, load);
-        }
-    }
     Accumulator<Combine> sum;
     const auto look = [&](uint32_t item, int &missing) {
         const uint32_t offset = item * kPiece;
-        for (int first = 0; first < team.n; first += static_cast<int>(kPiecesAtOnce)) {
-            vec16 values[kPiecesAtOnce] = {};
+        for (int first = 0; first < team.n; first += static_cast<int>(kMembers)) {
+            constexpr uint32_t kLooks = kLooksAtOnce<Scope, kMembers>;
+            vec16 values[kMembers] = {};
             bool all = true;
             OXSHMEM_UNROLL
-            for (uint32_t k = 0; k < kPiecesAtOnce; ++k) {
-                const int sender = first + static_cast<int>(k);
-                if (sender == team.me) {
-                    values[k] = load(sender, offset, bytes - offset);
-                } else if (sender < team.n && !look_at_piece<Scope>(team, sender, item, values[k], bytes - offset)) {
-                    missing = sender;
-                    all = false;
+            for (uint32_t begin = 0; begin < kMembers; begin += kLooks) {
+                Packets packets[kLooks] = {};
+                OXSHMEM_UNROLL
+                for (uint32_t k = 0; k < kLooks; ++k) {
+                    const int sender = first + static_cast<int>(begin + k);
+                    const bool sends = sender != team.me && sender < team.n;
+                    if (kLooks > 1 || sends) {
+                        packets[k] = request_piece<Scope>(team, sends ? sender : any_other(team), item, bytes - offset);
+                    }
+                }
+                OXSHMEM_UNROLL
+                for (uint32_t k = 0; k < kLooks; ++k) {
+                    const int sender = first + static_cast<int>(begin + k);
+                    vec16 &value = values[begin + k];
+                    if (sender == team.me) {
+                        value = load(sender, offset, bytes - offset);
+                    } else if (sender < team.n && !have_arrived(team, packets[k], bytes - offset, value)) {
+                        missing = sender;
+                        all = false;
+                    }
                 }
             }
             if (!all) {
                 return false;
             }
             OXSHMEM_UNROLL
-            for (uint32_t k = 0; k < kPiecesAtOnce; ++k) {
+            for (uint32_t k = 0; k < kMembers; ++k) {
                 const int sender = first + static_cast<int>(k);
                 if (sender < team.n) {
                     if (sender == 0) {
@@ -249,6 +365,21 @@ OXSHMEM_DEVICE bool exchange_combined(const Session &session, uint32_t announced
     };
     const auto take = [&](uint32_t item) { store(item * kPiece, sum.result(), bytes - item * kPiece); };
     return receive_packets<Scope>(session, announced, static_cast<uint32_t>(pieces_of(bytes)), 1, look, take);
+}
+
+// As exchange, by all members; what arrives is combined in the order of the members.
+template <class Scope, class Combine, class Load, class Store>
+OXSHMEM_DEVICE bool exchange_combined(Session &session, const TeamName<Scope> &name, uint32_t announced, uint32_t bytes,
+                                      const Combine &combine, Load load, Store store) {
+    if (!settle_and_send<Scope>(session, name, true, bytes, load)) {
+        return false;
+    }
+    if constexpr (kOpensGrid<Scope>) {
+        if (session.team.n == 2) {
+            return receive_combined<Scope, 2>(session, announced, bytes, combine, load, store);
+        }
+    }
+    return receive_combined<Scope, kPiecesAtOnce>(session, announced, bytes, combine, load, store);
 }
 
 } // namespace oxshmem::detail

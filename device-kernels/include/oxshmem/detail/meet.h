@@ -33,7 +33,7 @@ struct TeamView {
     bool one_round;
     uint64_t members, workspace;
     uint32_t share; // bytes of packets for each sender
-    uint32_t epoch; // of the meeting to come
+    uint32_t epoch; // of the meeting to come; of the last one until settle(), where that is needed
 
     OXSHMEM_DEVICE int pe_of(int member) const {
         return members == 0 ? start + member * stride : port::read(as<int32_t>(members) + member);
@@ -120,16 +120,31 @@ template <class Scope> OXSHMEM_DEVICE uint32_t own_place() {
     return kByLevels<Scope> ? (port::block_rank() - 1) * places_of_block() + 1 : port::block_rank();
 }
 
+// How a call names its team: by the handle. Grids that begin with the call have from the host what
+// it knows of the team.
+template <class Scope> struct name_of_team { using type = int; };
+template <> struct name_of_team<opening_blocks> { using type = abi::KnownTeam; };
+template <class Scope> using TeamName = typename name_of_team<Scope>::type;
+
+OXSHMEM_DEVICE int handle_in(int handle) {
+    return handle;
+}
+OXSHMEM_DEVICE int handle_in(const abi::KnownTeam &team) {
+    return team.handle;
+}
+
+template <class Scope> OXSHMEM_DEVICE void raise_bad_team(int handle, Op op) {
+    if (Scope::rank() == 0) {
+        raise(ErrorCode::bad_team, op, {-1, handle}, 0, static_cast<uint32_t>(handle));
+    }
+}
+
 // Finds a team and reads its row. False: there is none, which one lane records.
 template <class Scope> OXSHMEM_DEVICE bool view_team(TeamView &team, int handle, Op op) {
     const bool in_table = is_row_of_table(handle);
     const abi::Team &row = team_row(in_table ? handle : abi::kTeamWorld);
     const uint32_t block_share = kSeveralBlocks<Scope> ? port::read(&row.block_share) : 0;
     team = view_of(row);
-    if constexpr (kReleasesEarly<Scope>) {
-        // While the row is on its way.
-        release_stores();
-    }
     // A share is even. To look at it waits for the load that has the epoch too: take_epoch relies
     // on that all lanes of its block have read the epoch when they meet.
     const bool has_read = !kSeveralBlocks<Scope> || (team.share & 1) == 0;
@@ -141,10 +156,59 @@ template <class Scope> OXSHMEM_DEVICE bool view_team(TeamView &team, int handle,
         }
         return true;
     }
-    if (Scope::rank() == 0) {
-        raise(ErrorCode::bad_team, op, {-1, handle}, 0, static_cast<uint32_t>(handle));
-    }
+    raise_bad_team<Scope>(handle, op);
     return false;
+}
+
+// The same as far as the host knows it. What the row has beside that are its handle, which is
+// another one if the team was destroyed meanwhile, and the epoch: request_row() requests them.
+OXSHMEM_DEVICE TeamView view_of(const abi::KnownTeam &known) {
+    TeamView team;
+    team.handle = known.handle;
+    team.me = known.my_pe, team.n = known.n_pes;
+    team.start = known.start, team.stride = known.stride;
+    team.one_round = known.one_round != 0;
+    team.share = known.packet_share;
+    team.epoch = 0;
+    team.members = known.members;
+    team.workspace = known.workspace;
+    return team;
+}
+OXSHMEM_DEVICE void request_row(TeamView &team, const abi::KnownTeam &known) {
+    const abi::Team &row = *as<abi::Team>(known.row);
+    const port::vec16 how = port::load_vec(&row.stride);
+    team.handle = port::read(&row.handle);
+    team.one_round = how.y != 0;
+    team.epoch = how.w;
+}
+// Waits for it, and returns whether there is such a team. What the row says of one round is what
+// the host has said. To look at it waits for the load that has the epoch too.
+OXSHMEM_DEVICE bool is_row_of(const TeamView &team, const abi::KnownTeam &known) {
+    return team.handle == known.handle && team.one_round == (known.one_round != 0);
+}
+
+template <class Scope> OXSHMEM_DEVICE bool view_team(TeamView &team, const abi::KnownTeam &known, Op) {
+    static_assert(kSeveralBlocks<Scope>);
+    team = view_of(known);
+    request_row(team, known);
+    team.workspace = port::block_rank() == 0 ? team.workspace : workspace_of_block(team, own_place<Scope>());
+    team.share = known.block_share;
+    return true;
+}
+
+// Lets the lanes of the scope wait for each other: all have read the row then, which take_epoch
+// relies on. A team of which the host has told is looked at here. False: there is none, which one
+// lane records.
+template <class Scope> OXSHMEM_DEVICE bool settle(TeamView &team, const TeamName<Scope> &name, Op op) {
+    if constexpr (kOpensGrid<Scope>) {
+        if (!is_row_of(team, name)) {
+            raise_bad_team<Scope>(name.handle, op);
+            return false;
+        }
+        team.epoch = epoch_after(team.epoch);
+    }
+    Scope::sync();
+    return true;
 }
 
 // What a member announces: a call and a hash of what has to be equal; or that `pe` has made a bad
@@ -325,19 +389,17 @@ template <bool kSeveral> OXSHMEM_OUTLINE bool meet_in_rounds(const TeamView &tea
 
 // Lanes that meet for their scope, of one warp: each makes visible what the others shall see before
 // it tells any.
+constexpr int kMeetingLanes = 16; // at most
 OXSHMEM_DEVICE int meeting_lanes(int size) {
-    constexpr int kMost = 16;
-    return size < kMost ? size : kMost;
+    return size < kMeetingLanes ? size : kMeetingLanes;
 }
 
-// Whether a meeting needs no fence before it. A grid that meets for a barrier has had its fence
-// when it read the row. A grid that begins with a collective needs none without a network: the
-// collective promises nothing about earlier stores to peers, and what earlier grids of the stream
-// have stored to this PE's own memory has reached its L2 cache, where peers read it. What an HCA
-// has stored is passed on by a fence all the same.
+// Whether a meeting needs no fence before it. A grid that begins with a collective needs none
+// without a network: the collective promises nothing about earlier stores to peers, and what
+// earlier grids of the stream have stored to this PE's own memory has reached its L2 cache, where
+// peers read it. What an HCA has stored is passed on by a fence all the same.
 template <class Scope> OXSHMEM_DEVICE bool stores_are_released() {
-    return kReleasesEarly<Scope> ||
-           (kOpensGrid<Scope> && port::kGridsRelease && port::state().network == static_cast<uint32_t>(abi::Network::none));
+    return kOpensGrid<Scope> && port::kGridsRelease && port::state().network == static_cast<uint32_t>(abi::Network::none);
 }
 
 // A meeting of one group of threads per member, all of which have read the row. With `Visible`,

@@ -223,6 +223,12 @@ template <class Scope, class SentTo> OXSHMEM_DEVICE void complete_sends(const Se
 // false if a wait has failed.
 // ---------------------------------------------------------------------------------------------------------------------------
 
+// Whether the members of a broadcast by several blocks pass on to each other what they read from
+// the root: otherwise all that they read would leave the root once for each of them.
+template <class Scope> OXSHMEM_DEVICE bool is_passed_on(const TeamView &team) {
+    return kSeveralBlocks<Scope> && !kByLevels<Scope> && team.n > 2;
+}
+
 // Waits, once this member has done its part, for what the others have to do: the end of every
 // collective by `push`. `root` is that of a broadcast.
 template <class Scope> OXSHMEM_OUTLINE bool finish(Session session, int root = -1) {
@@ -235,9 +241,9 @@ template <class Scope> OXSHMEM_OUTLINE bool finish(Session session, int root = -
         }
     }
     // The root of a broadcast waits until near members have read its data; the others wait until
-    // far ones have passed theirs on.
+    // others have passed theirs on.
     const int kind = is_broadcast && !near ? 1 : 0;
-    if (is_broadcast && near != (team.me == root)) {
+    if (is_broadcast && !is_passed_on<Scope>(team) && near != (team.me == root)) {
         return !Scope::any(false);
     }
     return await_arrivals<Scope>(session, kind, [&](int member) { return member == root ? 0u : 1u; });
@@ -370,6 +376,63 @@ OXSHMEM_DEVICE bool far_broadcast(const Session &session, void *dst, const void 
     return true;
 }
 
+// Reads a member's share of the root's data, and stores it to all members but the root.
+template <class Scope>
+OXSHMEM_DEVICE void pass_on(const Session &session, void *dst, const void *src, uint64_t bytes, int root) {
+    const TeamView &team = session.team;
+    const int behind = team.me - root - 1, number = behind < 0 ? behind + team.n : behind;
+    const uint64_t others = static_cast<uint64_t>(team.n) - 1;
+    const uint64_t each = (pieces_of(bytes) + others - 1) / others * kPiece;
+    const uint64_t begin = least(each * static_cast<uint64_t>(number), bytes), length = least(each, bytes - begin);
+    const char *from = of_member(team, at_offset(src, begin), root);
+    uint64_t done = 0;
+    if constexpr (port::kCoalesced) {
+        if (((reinterpret_cast<uint64_t>(dst) | reinterpret_cast<uint64_t>(src)) & (kPiece - 1)) == 0) {
+            // What comes next is requested before what has come is stored, so that loads and stores
+            // go on side by side.
+            constexpr uint32_t kInFlight = 2;
+            const uint64_t step = static_cast<uint64_t>(Scope::size()) * kPiece;
+            done = length / kPiece * kPiece;
+            const auto request = [&](vec16(&values)[kInFlight], uint64_t first) {
+                OXSHMEM_UNROLL
+                for (uint32_t k = 0; k < kInFlight; ++k) {
+                    if (first + k * step < done) {
+                        values[k] = port::load_vec(from + first + k * step);
+                    }
+                }
+            };
+            vec16 values[kInFlight] = {}, next[kInFlight] = {};
+            uint64_t first = Scope::rank() * kPiece;
+            request(values, first);
+            for (; first < done; first += step * kInFlight) {
+                request(next, first + step * kInFlight);
+                for (int distance = 0; distance < team.n; ++distance) {
+                    const int member = session.member_behind(distance);
+                    if (member != root) {
+                        char *to = of_member(team, at_offset(dst, begin + first), member);
+                        OXSHMEM_UNROLL
+                        for (uint32_t k = 0; k < kInFlight; ++k) {
+                            if (first + k * step < done) {
+                                port::store_vec(to + k * step, values[k]);
+                            }
+                        }
+                    }
+                }
+                OXSHMEM_UNROLL
+                for (uint32_t k = 0; k < kInFlight; ++k) {
+                    values[k] = next[k];
+                }
+            }
+        }
+    }
+    for (int distance = 0; done != length && distance < team.n; ++distance) {
+        const int member = session.member_behind(distance);
+        if (member != root) {
+            near_copy<Scope, Source::far>(of_member(team, at_offset(dst, begin + done), member), from + done, length - done);
+        }
+    }
+}
+
 // The root's data to all. Members within load/store reach read it.
 template <class Scope>
 OXSHMEM_OUTLINE bool push_broadcast(Session session, void *dst, const void *src, uint64_t bytes, int root) {
@@ -379,7 +442,10 @@ OXSHMEM_OUTLINE bool push_broadcast(Session session, void *dst, const void *src,
         near_copy<Scope>(dst, src, bytes);
     }
     if (kSeveralBlocks<Scope> || team.one_round) {
-        if (!is_root) {
+        if (!is_root && is_passed_on<Scope>(team)) {
+            pass_on<Scope>(session, dst, src, bytes, root);
+            tell_of_end<Scope, true>(session);
+        } else if (!is_root) {
             near_copy<Scope, Source::far>(dst, of_member(team, src, root), bytes);
             arrive<Scope, false>(session, 0, root, root + 1);
         }

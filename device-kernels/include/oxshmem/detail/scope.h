@@ -89,14 +89,10 @@ struct blocks_scope {
 // The same in a team of several nodes, where blocks meet by messages (detail/levels.h).
 struct levels_scope : blocks_scope {};
 
-// Scopes of grids that begin with their call, as the host's do: they have stored nothing before.
-// The warp is that of barriers, which release what earlier grids have stored, and do so early.
+// The same for grids that begin with their call, as the host's do: they have stored nothing before.
 struct opening_blocks : blocks_scope {};
-struct opening_warp : warp_scope {};
 template <class Scope> constexpr bool kOpensGrid = false;
 template <> inline constexpr bool kOpensGrid<opening_blocks> = true;
-template <class Scope> constexpr bool kReleasesEarly = false;
-template <> inline constexpr bool kReleasesEarly<opening_warp> = true;
 
 // The threads that meet those of other PEs on behalf of a scope: its own, or those of one block.
 template <class Scope> struct meeting_of { using type = Scope; };

@@ -382,6 +382,7 @@ constexpr bool kChecksWords = true;
 constexpr bool kChecksContexts = true;
 constexpr bool kCoalesced = false;
 constexpr bool kGridsRelease = false;
+constexpr uint32_t kEagerLooks = 0;
 constexpr bool kRelocatable = false;
 constexpr uint32_t kWholeWarp = 0xffffffff;
 

@@ -91,6 +91,7 @@ constexpr bool kChecksWords = false;
 constexpr bool kChecksContexts = false;
 constexpr bool kCoalesced = true;
 constexpr bool kGridsRelease = true;
+constexpr uint32_t kEagerLooks = 32;
 // Whether code is relocatable: functions that are not inlined keep registers for their callers.
 #ifdef __CUDACC_RDC__
 constexpr bool kRelocatable = true;
@@ -497,7 +498,6 @@ OXSHMEM_DEVICE uint16_t float_to_half(float value) {
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
     return bits;
 }
-
 OXSHMEM_DEVICE uint32_t to_halves(float low, float high) {
     uint32_t bits;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
@@ -508,6 +508,7 @@ OXSHMEM_DEVICE uint32_t to_bfloat16s(float low, float high) {
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
     return bits;
 }
+
 OXSHMEM_DEVICE uint3 block_index() {
     return blockIdx;
 }

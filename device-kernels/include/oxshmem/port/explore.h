@@ -366,6 +366,7 @@ constexpr bool kChecksWords = true;
 constexpr bool kChecksContexts = false;
 constexpr bool kCoalesced = true;
 constexpr bool kGridsRelease = false;
+constexpr uint32_t kEagerLooks = 1;
 constexpr bool kRelocatable = false;
 
 // All lanes of a warp, which has as many as the program says. A warp of one lane is never together

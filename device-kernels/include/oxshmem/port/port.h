@@ -59,6 +59,7 @@
 //   lane_id() in the warp, thread_rank() linear in the block, block_threads(), block_rank() linear in the grid, grid_blocks();
 //   block_index() and thread_index() with fields x, y, z
 //   kCoalesced: adjacent lanes should touch adjacent addresses; if false, each lane should take a run of its own
+//   kEagerLooks: how often all lanes look together for what others send, before those that wait for it wait each for itself
 //   kGridsRelease: what a grid has stored is visible to the other PEs' devices before the next grid of its stream begins
 //   kRelocatable: functions that are not inlined keep registers in memory for their callers
 //   kWholeWarp: the mask of all lanes of a warp
@@ -68,9 +69,9 @@
 //
 // Numbers
 //   half_to_float(uint16_t) -> float, float_to_half(float) -> uint16_t     IEEE 754 binary16; rounds to nearest even
-//
 //   to_halves(float low, float high), to_bfloat16s(float low, float high) -> uint32_t     two at once, likewise; NaN becomes
 //                  0x7fff
+//
 // Warps of 32 lanes. `mask` names lanes, must name the caller, and every lane in it that has not
 // exited must make the same call with the same mask. On a GPU it is kWholeWarp or the caller alone.
 //   active_mask()                    the lanes that are converged with the caller, itself included. A hint about grouping: two
