@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
 use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use oxshmem::Config;
 use oxshmem::bootstrap::{Bootstrap, BootstrapError, Failure, FailureKind, Hub, HubOptions, JobId, Rendezvous};
@@ -72,11 +72,22 @@ fn connections_to(address: SocketAddr) -> usize {
     table.lines().skip(1).filter(is_one).count()
 }
 
+/// Waits until those of an earlier job are closed, which the threads that held them do when they
+/// end.
+fn await_no_connections_to(address: SocketAddr) {
+    let start = Instant::now();
+    while connections_to(address) != 0 {
+        assert!(start.elapsed() < PATIENT, "connections of an earlier job remain after {PATIENT:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 #[test]
 fn leaders_pass_on_everything_and_the_hub_has_a_connection_from_each_node() {
     let (npes, nodes) = (48, 3);
     let hub = hub(npes);
     for round in 0..2u8 {
+        await_no_connections_to(hub.address());
         on_nodes(&hub, (npes, nodes), PATIENT, |pe| {
             let pe = pe.unwrap();
             let rank = pe.rank();
