@@ -14,16 +14,25 @@ using namespace oxshmem::detail;
 // What the functions below have in common, for the default context and for a QP of another one.
 namespace {
 
+template <class C, class T> __device__ void store_word(C context, T *dst, T value, int pe) {
+    if constexpr (kOfContext<C>) {
+        if (!is_direct(pe) && p_for_itself(context, dst, value, pe)) {
+            return;
+        }
+    }
+    network_p(context, dst, value, pe);
+}
+
 template <class C> __device__ void store_value(C context, void *dst, uint64_t value, uint32_t bytes, int pe) {
     switch (bytes) {
     case 1:
-        return network_p(context, static_cast<uint8_t *>(dst), static_cast<uint8_t>(value), pe);
+        return store_word(context, static_cast<uint8_t *>(dst), static_cast<uint8_t>(value), pe);
     case 2:
-        return network_p(context, static_cast<uint16_t *>(dst), static_cast<uint16_t>(value), pe);
+        return store_word(context, static_cast<uint16_t *>(dst), static_cast<uint16_t>(value), pe);
     case 4:
-        return network_p(context, static_cast<uint32_t *>(dst), static_cast<uint32_t>(value), pe);
+        return store_word(context, static_cast<uint32_t *>(dst), static_cast<uint32_t>(value), pe);
     default:
-        return network_p(context, static_cast<uint64_t *>(dst), value, pe);
+        return store_word(context, static_cast<uint64_t *>(dst), value, pe);
     }
 }
 
@@ -161,10 +170,14 @@ __device__ void OXSHMEM_LIBRARY(context_wait)(ContextQp queue, uint64_t end, int
     network_wait(queue, end, pe, op);
 }
 __device__ void OXSHMEM_LIBRARY(context_flush)(const oxshmem::abi::Context &context) {
-    context_flush(context);
+    if (!flush_one(context)) {
+        context_flush(context);
+    }
 }
 __device__ void OXSHMEM_LIBRARY(context_quiet)(const oxshmem::abi::Context &context, uint32_t rank, uint32_t size) {
-    context_quiet(context, rank, size);
+    if (size != 1 || !quiet_one(context)) {
+        context_quiet(context, rank, size);
+    }
 }
 __device__ void OXSHMEM_LIBRARY(context_fence)(const oxshmem::abi::Context &context) {
     context_fence(context);

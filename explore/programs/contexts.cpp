@@ -43,6 +43,20 @@ void turns() {
     quiet(shared);
 }
 
+// Warps that put rows of words, which share a request, and words that do not, in a context of their
+// own; and one lane that completes them.
+void rows() {
+    const Context mine = context(kOfWarp);
+    for (uint32_t i = 0; i < 4; ++i) {
+        uint64_t *const row = heap<uint64_t>(0x100 * i);
+        const uint64_t word = value(0, i, lane());
+        uint64_t *const at = row + (i == 2 ? 2 : 1) * lane();
+        announce_put(at, &word, sizeof(word), 1);
+        oxshmem::p(mine, at, word, 1);
+    }
+    quiet(mine);
+}
+
 // A batch that is longer than the queue.
 void batch() {
     const Context mine = batched(context(kOfThread));
@@ -58,21 +72,31 @@ void batch() {
 // of its context; a fence between them keeps them apart.
 void grown() {
     const Context mine = context(kOfThread);
-    oxshmem::Batch batch(mine, 1);
-    for (uint32_t i = 0; i < 8; ++i) {
-        const uint64_t word = value(0, i);
-        announce_put(heap<uint64_t>(i * 8), &word, sizeof(word), 1);
-        batch.p(heap<uint64_t>(i * 8), word);
-        if (i == 1) {
-            oxshmem::flush(mine);
+    {
+        oxshmem::Batch batch(mine, 1);
+        for (uint32_t i = 0; i < 8; ++i) {
+            const uint64_t word = value(0, i);
+            announce_put(heap<uint64_t>(i * 8), &word, sizeof(word), 1);
+            batch.p(heap<uint64_t>(i * 8), word);
+            if (i == 1 || i == 6) {
+                oxshmem::flush(mine);
+            }
+            if (i == 3 || i == 6) {
+                batch.flush();
+            }
+            if (i == 4) {
+                batch.fence();
+                note(kNoteFence);
+            }
         }
-        if (i == 3) {
-            batch.flush();
-        }
-        if (i == 4) {
-            batch.fence();
-            note(kNoteFence);
-        }
+    }
+    quiet(mine);
+    // One that finds room at once.
+    {
+        oxshmem::Batch batch(mine, 1);
+        const uint64_t word = value(0, 8);
+        announce_put(heap<uint64_t>(0x200), &word, sizeof(word), 1);
+        batch.p(heap<uint64_t>(0x200), word);
     }
     quiet(mine);
 }
@@ -117,6 +141,8 @@ constexpr oxshmem_explore_program kPrograms[] = {
     in_host_memory(posting("turns_host", turns, 3, 2, 12000)),
     warps_of(2, posting("turns_of_warps", turns, 2, 2, 20000)),
     in_parts(warps_of(3, posting("turns_of_parts", turns, 1, 2, 20000))),
+    warps_of(2, posting("rows", rows, 1, 2, 20000)),
+    behind(3, in_host_memory(warps_of(4, posting("rows_of_more_blocks", rows, 1, 2, 20000)))),
     posting("batch", batch, 1, 2, 8000),
     behind(3, posting("batch_used", batch, 1, 1, 8000)),
     posting("grown", grown, 1, 2, 8000),

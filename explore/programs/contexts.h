@@ -8,6 +8,7 @@
 namespace explore {
 
 constexpr uint32_t kOfThread = abi::kContextPrivate | abi::kContextAlone, kOfBlock = abi::kContextPrivate;
+constexpr uint32_t kOfWarp = abi::kContextPrivate | abi::kContextWarp;
 
 // The context that has the one queue pair to each peer.
 inline Context context(uint32_t how) {

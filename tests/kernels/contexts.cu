@@ -161,6 +161,11 @@ OXSHMEM_KERNEL(context_put, oxshmem::Context context, uint64_t *dst, int peer) {
 }
 
 // Puts `n` words, and waits for nothing.
+// Puts to addresses that are in no heap, which follow each other.
+OXSHMEM_KERNEL(context_stray, oxshmem::Context context, int peer) {
+    oxshmem::p(context, reinterpret_cast<uint64_t *>(uint64_t{1} << 60) + thread_rank(), uint64_t{1}, peer);
+}
+
 OXSHMEM_KERNEL(context_unquiet, oxshmem::Context context, uint64_t *dst, uint32_t n, int peer) {
     for (uint32_t i = 0; i < n; ++i) {
         oxshmem::p(context, dst + i, uint64_t{i} + 1, peer);
@@ -227,6 +232,14 @@ OXSHMEM_KERNEL(context_scopes, oxshmem::Context context, uint64_t *dst, const ui
         batch.p(dst + 2 * n + 2, uint64_t{5});
     }
     oxshmem::quiet(context);
+}
+
+// A batch, and a put beside it to the same PE. Launch it with one thread.
+OXSHMEM_KERNEL(context_beside_batch, oxshmem::Context context, uint64_t *dst, int peer) {
+    oxshmem::Batch batch(context, peer);
+    batch.p(dst, uint64_t{1});
+    oxshmem::p(context, dst + 8, uint64_t{2}, peer);
+    batch.p(dst + 16, uint64_t{3});
 }
 
 OXSHMEM_KERNEL(context_scopes_out, const uint64_t *dst, uint32_t n, Report *report) {

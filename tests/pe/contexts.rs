@@ -211,6 +211,15 @@ pub fn errors(_: &[String]) -> Outcome {
     let error = put(&context, peer).unwrap_err().to_string();
     assert!(error.contains("was destroyed"), "{error}");
 
+    // By one thread, and by whole warps, which look at their addresses together.
+    for (sharing, threads) in [(Sharing::Thread, 1), (Sharing::Warp, 32), (Sharing::Block, 64)] {
+        let contexts = world.create_contexts(&rig.pe, &ContextOptions::new(sharing))?;
+        let stray = rig.run_linear("context_stray", 1, threads, (contexts.get(0)?, peer));
+        let Err(Error::Fault(fault)) = stray else { panic!("{sharing}: {stray:?}") };
+        assert!(matches!(fault.kind, FaultKind::AddressOutsideHeap { .. }), "{sharing}: {fault}");
+        contexts.destroy(&rig.pe)?;
+    }
+
     // What is outstanding is completed.
     let outstanding = world.create_contexts(&rig.pe, &block)?;
     rig.run_linear("context_unquiet", 1, 1, (outstanding.get(0)?, &words, 100u32, peer))?;
@@ -246,8 +255,8 @@ pub fn absent(_: &[String]) -> Outcome {
     rig.finish()
 }
 
-/// `context_in_use`: a context of one thread that several use at once. Where that is looked for, on
-/// the `cpu` device, and work requests are posted.
+/// `context_in_use`: a context of one thread that several use at once, or that posts beside a batch
+/// of it. Where that is looked for, on the `cpu` device, and work requests are posted.
 pub fn in_use(_: &[String]) -> Outcome {
     let rig = Rig::new(&CONTEXTS)?;
     let words = rig.pe.alloc::<u64>(4096)?;
@@ -266,6 +275,11 @@ pub fn in_use(_: &[String]) -> Outcome {
     for sharing in [Sharing::Block, Sharing::Device] {
         crowd(sharing)?;
     }
+    let contexts = world.create_contexts(&rig.pe, &ContextOptions::new(Sharing::Thread))?;
+    let beside = rig.run_linear("context_beside_batch", 1, 1, (contexts.get(0)?, &words, peer));
+    let Err(Error::Fault(fault)) = beside else { panic!("{beside:?}") };
+    assert!(matches!(fault.kind, FaultKind::ContextInUse { .. }), "{fault}");
+    contexts.destroy(&rig.pe)?;
     rig.pe.barrier_all()?;
     rig.finish()
 }

@@ -111,8 +111,8 @@ template <class Act> OXSHMEM_DEVICE void for_each_numbered_context(Act act) {
 
 // Sends what was posted to a batched context. It waits for nothing.
 OXSHMEM_LAZY OXSHMEM_DEVICE void flush(const Context &context) {
-    if (context.n_pes != 0) {
-        detail::context_flush(context);
+    if (context.n_pes != 0 && !detail::flush_one(context)) {
+        detail::context_flush(Context(context));
     }
 }
 
@@ -120,13 +120,16 @@ OXSHMEM_LAZY OXSHMEM_DEVICE void flush(const Context &context) {
 // default context. The time it takes grows with the PEs that the context was used for since its
 // last quiet.
 OXSHMEM_LAZY OXSHMEM_DEVICE void quiet(const Context &context) {
+    // Functions are given copies, so that the caller's may stay in registers.
     if (context.n_pes == 0) {
         quiet();
         return;
     }
     const detail::Profiled profiled(detail::Op::quiet, port::state().my_pe);
     detail::release_context_stores(context);
-    detail::context_quiet(context, 0, 1);
+    if (!detail::quiet_one(context)) {
+        detail::context_quiet(Context(context), 0, 1);
+    }
 }
 
 // The same for all threads of the scope, which share the waiting.
@@ -157,7 +160,7 @@ OXSHMEM_LAZY OXSHMEM_DEVICE void fence(const Context &context) {
     }
     const detail::Profiled profiled(detail::Op::fence, port::state().my_pe);
     detail::release_context_stores(context);
-    detail::context_fence(context);
+    detail::context_fence(Context(context));
 }
 
 template <class T> OXSHMEM_DEVICE void p(const Context &context, T *dst, detail::given<T> value, int pe) {

@@ -160,7 +160,12 @@ OXSHMEM_DEVICE void put_by(C context, void *dst, const void *src, uint64_t bytes
             put_by<block_scope>(context, static_cast<char *>(dst) + mine.first, static_cast<const char *>(src) + mine.first,
                                 mine.last - mine.first, pe, blocking);
         }
-    } else if (!is_direct(pe) || !in_heap(dst, bytes)) {
+    } else if (const bool direct = is_direct(pe); !direct || !in_heap(dst, bytes)) {
+        if constexpr (kOfContext<C> && Scope::kLanes == 1) {
+            if (!blocking && !direct && put_for_itself(context, dst, src, bytes, pe)) {
+                return;
+            }
+        }
         far_put<Scope>(context, dst, src, bytes, pe, blocking);
     } else if (is_word<Scope>(dst, src, bytes)) {
         port::write(translate(static_cast<uint64_t *>(dst), pe), port::read(static_cast<const uint64_t *>(src)));
@@ -212,9 +217,15 @@ template <class C, class T> OXSHMEM_DEVICE void p_by(C context, T *dst, T value,
     static_assert(scalar<T>);
     const Profiled profiled(Op::p, pe, sizeof(T));
     T *const word = translate(dst, pe);
-    if (is_direct(pe) && holds_word(dst) && is_checked_word(dst)) {
+    const bool direct = is_direct(pe);
+    if (direct && holds_word(dst) && is_checked_word(dst)) {
         port::store<order::relaxed, reach::system>(word, value);
     } else {
+        if constexpr (kOfContext<C>) {
+            if (!direct && p_for_itself(context, dst, value, pe)) {
+                return;
+            }
+        }
         far_p(context, dst, value, pe);
     }
 }

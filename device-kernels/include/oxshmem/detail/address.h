@@ -184,6 +184,12 @@ OXSHMEM_DEVICE uint64_t chunk_of(uint64_t offset) {
     return offset >> port::state().chunk_log2;
 }
 
+// Whether `bytes` bytes at `offset`, at least one and no more than a request carries, lie in one
+// chunk. In few instructions: the last byte's chunk is less than 2^32 away.
+OXSHMEM_DEVICE bool in_one_chunk(uint64_t offset, uint64_t bytes) {
+    return static_cast<uint32_t>(chunk_of(offset)) == static_cast<uint32_t>(chunk_of(offset + bytes - 1));
+}
+
 OXSHMEM_DEVICE Located locate_remote(const void *address, int pe, uint32_t card) {
     const abi::State &s = port::state();
     const uint64_t offset = offset_of(address);
@@ -192,12 +198,18 @@ OXSHMEM_DEVICE Located locate_remote(const void *address, int pe, uint32_t card)
     return {port::read(as<uint32_t>(s.rkeys) + index), offset, left_in_chunk(offset)};
 }
 
+// Memory of this PE's heap, at an offset in it.
+OXSHMEM_DEVICE Located locate_in_heap(uint64_t offset, uint32_t card) {
+    const abi::State &s = port::state();
+    const uint64_t index = static_cast<uint64_t>(card) * s.max_chunks + chunk_of(offset);
+    return {port::read(as<uint32_t>(s.lkeys) + index), offset, left_in_chunk(offset)};
+}
+
 OXSHMEM_DEVICE Located locate_local(const void *address, uint32_t card) {
     const abi::State &s = port::state();
     const uint64_t offset = offset_of(address);
     if (offset < s.heap_bytes) {
-        const uint64_t index = static_cast<uint64_t>(card) * s.max_chunks + chunk_of(offset);
-        return {port::read(as<uint32_t>(s.lkeys) + index), offset, left_in_chunk(offset)};
+        return locate_in_heap(offset, card);
     }
     const uint64_t regions = port::read(as<uint64_t>(s.n_local_regions));
     for (uint64_t i = 0; i < regions; ++i) {

@@ -6,7 +6,7 @@
 #pragma once
 
 #ifndef OXSHMEM_DEVICE_LIBRARY
-#include "ibgda/operations.h"
+#include "ibgda/contexts.h"
 #else
 #include "staged.h"
 
@@ -14,6 +14,18 @@ namespace oxshmem::detail {
 
 // Everything is left to the library.
 OXSHMEM_DEVICE constexpr bool is_one_transfer(const void *, const void *, uint64_t, int) {
+    return false;
+}
+OXSHMEM_DEVICE constexpr bool put_for_itself(ContextQp, const void *, const void *, uint64_t, int) {
+    return false;
+}
+template <class T> OXSHMEM_DEVICE constexpr bool p_for_itself(ContextQp, const T *, T, int) {
+    return false;
+}
+OXSHMEM_DEVICE constexpr bool flush_one(const abi::Context &) {
+    return false;
+}
+OXSHMEM_DEVICE constexpr bool quiet_one(const abi::Context &) {
     return false;
 }
 

@@ -484,6 +484,9 @@ OXSHMEM_DEVICE uint32_t leading_zeros(uint32_t bits) {
 OXSHMEM_DEVICE uint32_t byte_swap(uint32_t v) {
     return __byte_perm(v, 0, 0x0123);
 }
+OXSHMEM_DEVICE uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t selector) {
+    return __byte_perm(a, b, selector);
+}
 OXSHMEM_DEVICE uint64_t byte_swap(uint64_t v) {
     return static_cast<uint64_t>(byte_swap(static_cast<uint32_t>(v))) << 32 | byte_swap(static_cast<uint32_t>(v >> 32));
 }

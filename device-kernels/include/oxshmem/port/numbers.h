@@ -38,6 +38,15 @@ inline uint32_t byte_swap(uint32_t value) {
 inline uint64_t byte_swap(uint64_t value) {
     return __builtin_bswap64(value);
 }
+inline uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t selector) {
+    const uint64_t both = static_cast<uint64_t>(b) << 32 | a;
+    uint32_t permuted = 0;
+    for (uint32_t byte = 0; byte < 4; ++byte) {
+        const uint32_t chosen = selector >> 4 * byte & 7;
+        permuted |= static_cast<uint32_t>(both >> 8 * chosen & 0xff) << 8 * byte;
+    }
+    return permuted;
+}
 
 // ---------------------------------------------------------------------------------------------------------------------------
 // Numbers

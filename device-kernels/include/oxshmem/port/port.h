@@ -66,6 +66,8 @@
 //
 // Bits
 //   count_ones, lowest_bit (of a value that is not 0), leading_zeros (likewise), byte_swap
+//   permute_bytes(uint32_t a, uint32_t b, uint32_t selector) -> uint32_t
+//       Byte i of the result is the one that hexadecimal digit i of `selector` names: 0 to 3 of a, 4 to 7 of b.
 //
 // Numbers
 //   half_to_float(uint16_t) -> float, float_to_half(float) -> uint16_t     IEEE 754 binary16; rounds to nearest even

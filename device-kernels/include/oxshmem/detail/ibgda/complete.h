@@ -158,10 +158,16 @@ OXSHMEM_LAZY OXSHMEM_OUTLINE Outcome wait_completed(Qp &qp, uint64_t known, uint
     return outcome;
 }
 
+// In the gate of a private context, whose groups need no room there: something other than puts may
+// have been posted since the last quiet, so that quiet has to let its caller see what was fetched.
+// Where that is not so, what the L1 cache has of the QP remains there for the next post.
+constexpr uint64_t kGateFetches = 1;
+
 // What a poster that has the QP of a private context for itself knows of it: the blocks reserved,
 // and Qp::room.
 struct Account {
     uint64_t reserved, room;
+    uint64_t fetches; // kGateFetches, or 0
 
     // Whether no other look is needed, because all that is reserved has room.
     OXSHMEM_DEVICE bool holds() const { return room != 0 && reserved <= room; }
@@ -170,19 +176,39 @@ struct Account {
 OXSHMEM_DEVICE Account account_of(const Qp &qp) {
     const port::vec16 words = port::load_vec(&qp.gate);
     const uint64_t gate = static_cast<uint64_t>(words.y) << 32 | words.x, room = static_cast<uint64_t>(words.w) << 32 | words.z;
-    return {reserved_in(gate, room), room};
+    return {reserved_in(gate, room), room, gate & kGateFetches};
+}
+
+// Notes that all blocks before `end`, which are all that were posted, have completed, and up to
+// which the queue has room now, by a lane that has the QP for itself.
+OXSHMEM_DEVICE void note_completed(Qp &qp, uint64_t end, uint64_t room) {
+    port::raise_to<order::relaxed, reach::device>(&qp.completed, end);
+    profile_completion(qp.qpn, qp.pe, end);
+    port::write(&qp.gate, end << abi::kGateReservedShift);
+    port::write(&qp.room, room);
+}
+
+// The end of a CQE that completes all blocks before `end`, where the last request is of one block,
+// and the bits of it that say so: the counter, and the opcode, which is 0 (MLX5_CQE_REQ).
+OXSHMEM_DEVICE uint32_t tail_of_last(uint64_t end) {
+    return be((low(end) - 1) << 16);
+}
+constexpr uint32_t kTailOpcode = 0xf0000000u;
+OXSHMEM_DEVICE uint32_t tail_bits() {
+    return be(((1u << abi::kCqeCounterBits) - 1) << 16) | kTailOpcode;
 }
 
 // As wait_completed, for all that was posted, by a lane that has the QP for itself and whose
 // account holds: it looks at the CQE alone.
 OXSHMEM_LAZY OXSHMEM_OUTLINE Outcome wait_alone(Qp &qp, Account account, Op op) {
-    const uint64_t base = account.room - (uint64_t{1} << qp.depth_log2), wanted = account.reserved;
-    if (wanted == base) {
-        return Outcome::complete;
-    }
+    const uint64_t depth = uint64_t{1} << qp.depth_log2, base = account.room - depth, wanted = account.reserved;
+    const uint32_t *const end_of_cqe = as<uint32_t>(qp.cqe + 60);
     uint64_t completed = base;
     const auto look = [&] {
-        const uint32_t tail = port::load<order::acquire, reach::system>(as<uint32_t>(qp.cqe + 60));
+        if (completed >= wanted) {
+            return true;
+        }
+        const uint32_t tail = port::load<order::relaxed, reach::system>(end_of_cqe);
         if (tail >> 28 == kRequestError) {
             completed = abi::kBroken;
         } else if (tail >> 28 != kNoCqe) {
@@ -190,8 +216,11 @@ OXSHMEM_LAZY OXSHMEM_OUTLINE Outcome wait_alone(Qp &qp, Account account, Op op) 
         }
         return completed >= wanted;
     };
-    const bool ended = wait<OnAbort::keep_waiting>(
-        op, qp.pe, as<void>(qp.wq), look, [&] { return port::load<order::relaxed, reach::system>(as<uint32_t>(qp.cqe + 60)); });
+    const bool ended = wait<OnAbort::keep_waiting>(op, qp.pe, as<void>(qp.wq), look,
+                                                   [&] { return port::load<order::relaxed, reach::system>(end_of_cqe); });
+    if (account.fetches != 0) {
+        port::acquire<reach::system>(as<uint64_t>(qp.cqe + 56));
+    }
     if (!ended) {
         return Outcome::late;
     }
@@ -199,9 +228,7 @@ OXSHMEM_LAZY OXSHMEM_OUTLINE Outcome wait_alone(Qp &qp, Account account, Op op) 
         fail(qp, wanted, op);
         return Outcome::failed;
     }
-    port::raise_to<order::relaxed, reach::device>(&qp.completed, completed);
-    profile_completion(qp.qpn, qp.pe, completed);
-    port::write(&qp.room, completed + (uint64_t{1} << qp.depth_log2));
+    note_completed(qp, completed, completed + depth);
     return Outcome::complete;
 }
 

@@ -65,12 +65,6 @@ template <class C, class T> OXSHMEM_DEVICE void network_p(C context, T *dst, T v
     }
     const auto queue = queue_for(context, Use::data);
     Qp &qp = qp_of(pe, queue);
-    if constexpr (kOfContext<C>) {
-        const auto write = [&](const Slot &slot) { slot.inline_word(locate_remote(dst, pe, card_of(queue, pe)), value, true); };
-        if (posts_alone(queue) && post_alone(queue, qp, write) != 0) {
-            return;
-        }
-    }
     Group group = converge(queue, qp, 1);
     Located remote = locate_remote(dst, pe, card_of(queue, pe));
 
@@ -92,6 +86,54 @@ template <class C, class T> OXSHMEM_DEVICE void network_p(C context, T *dst, T v
     profile_request(reservation.qpn, pe, reservation.first + group.rank + 1);
     slot_at(reservation, group.rank).inline_word(remote, value, group.last());
     submit(queue, qp, group, reservation, group.size, false, [&] { stamp(reservation, group.rank, 0); });
+}
+
+// network_p by a lane that has the context for itself.
+template <class T> OXSHMEM_DEVICE bool p_alone(ContextQp queue, T *dst, T value, int pe) {
+    if (!holds_word(dst) || !is_checked_word(dst)) {
+        return false;
+    }
+    const uint32_t card = card_of(queue, pe);
+    const uint64_t end =
+        post_alone(queue, *queue.qp, [&](const Slot &slot) { slot.inline_word(locate_remote(dst, pe, card), value, true); });
+    return end != 0;
+}
+
+// The same by a whole warp that has it, where each lane puts what follows that of the lane before
+// it: one request.
+template <class T> OXSHMEM_DEVICE bool p_by_warp(ContextQp queue, T *dst, T value, int pe) {
+    Qp &qp = *queue.qp;
+    if (port::converged(reinterpret_cast<uint64_t>(&qp)) != port::kWholeWarp) {
+        return false;
+    }
+    // The place is that of network_p. A word in no heap follows no other.
+    const uint64_t to = offset_of(dst);
+    const uint64_t place = holds_word(dst) && is_checked_word(dst) ? to + (chunk_of(to) << 48) : ~0ull;
+    if (port::run_starts(port::kWholeWarp, place, sizeof(T)) != 1) {
+        return false;
+    }
+    const Located remote = locate_remote(dst, pe, card_of(queue, pe));
+    const uint32_t bytes = port::count_ones(port::kWholeWarp) * static_cast<uint32_t>(sizeof(T));
+    return post_whole(queue, qp, inline_blocks(bytes), [&](const Slot &slot) {
+        const uint32_t lane = port::lane_id();
+        if (lane == 0) {
+            slot.inline_header(remote, bytes, true);
+        }
+        slot.inline_value(lane * static_cast<uint32_t>(sizeof(T)), value);
+    });
+}
+
+// network_p in a context that the caller has for itself, to a PE that is not direct. It stands
+// where the call is: a function would take more registers of its caller, and more instructions, for
+// which a poster waits. False: nothing was done, and the caller has to put as others do.
+template <class T> OXSHMEM_DEVICE bool p_for_itself(ContextQp queue, T *dst, T value, int pe) {
+    if (!posts_to(pe)) {
+        return false;
+    }
+    if (posts_alone(queue)) {
+        return p_alone(queue, dst, value, pe);
+    }
+    return (queue.how & abi::kContextWarp) != 0 && p_by_warp(queue, dst, value, pe);
 }
 
 // Puts are cut into pieces that a single work request carries.
@@ -188,12 +230,14 @@ template <class Queue> OXSHMEM_OUTLINE Posted put_piece(void *dst, const void *s
 // of more bytes than travel in the queue, and fewer than may be staged, between chunks of the heap.
 // It has no other error than the network's then. The conditions do not depend on each other, so
 // that the thread waits once for all that it has to load.
-OXSHMEM_DEVICE bool is_one_transfer(const void *dst, const void *src, uint64_t bytes, int pe) {
+OXSHMEM_DEVICE bool is_one_transfer(const void *dst, const void *src, uint64_t bytes) {
     const uint64_t room = port::state().heap_bytes, to = offset_of(dst), from = offset_of(src);
-    // The heap ends where a chunk does.
-    const bool inside = (to < room) & (from < room) & (bytes <= left_in_chunk(to)) & (bytes <= left_in_chunk(from));
     const bool size = (bytes > port::state().inline_up_to) & (bytes <= port::state().direct_up_to);
-    return posts_to(pe) & size & inside;
+    // The heap ends where a chunk does.
+    return (to < room) & (from < room) & size & in_one_chunk(to, bytes) & in_one_chunk(from, bytes);
+}
+OXSHMEM_DEVICE bool is_one_transfer(const void *dst, const void *src, uint64_t bytes, int pe) {
+    return posts_to(pe) & is_one_transfer(dst, src, bytes);
 }
 
 // Posts a put for which is_one_transfer holds.
@@ -214,6 +258,15 @@ OXSHMEM_LAZY OXSHMEM_DEVICE uint64_t network_transfer(DefaultContext context, vo
     return transfer(context, dst, src, bytes, pe);
 }
 
+// Posts it by a lane that has the context for itself. Returns 0 where the queue may have no room.
+OXSHMEM_LAZY OXSHMEM_DEVICE uint64_t transfer_alone(ContextQp queue, void *dst, const void *src, uint64_t bytes, int pe) {
+    const uint32_t card = card_of(queue, pe);
+    return post_alone(queue, *queue.qp, [&](const Slot &slot) {
+        slot.transfer(Opcode::rdma_write, locate_remote(dst, pe, card), locate_local(src, card), static_cast<uint32_t>(bytes),
+                      true);
+    });
+}
+
 // The same in a context. What the short way finds no room for goes the long one, by a function of
 // its own for its registers.
 OXSHMEM_LAZY OXSHMEM_NOINLINE uint64_t transfer_in(ContextQp queue, void *dst, const void *src, uint64_t bytes, int pe) {
@@ -221,17 +274,13 @@ OXSHMEM_LAZY OXSHMEM_NOINLINE uint64_t transfer_in(ContextQp queue, void *dst, c
 }
 
 OXSHMEM_LAZY OXSHMEM_DEVICE uint64_t network_transfer(ContextQp queue, void *dst, const void *src, uint64_t bytes, int pe) {
-    if (posts_alone(queue)) {
-        const uint32_t card = card_of(queue, pe);
-        const uint64_t end = post_alone(queue, *queue.qp, [&](const Slot &slot) {
-            slot.transfer(Opcode::rdma_write, locate_remote(dst, pe, card), locate_local(src, card),
-                          static_cast<uint32_t>(bytes), true);
-        });
-        if (end != 0) {
-            return end;
-        }
-    }
-    return transfer_in(queue, dst, src, bytes, pe);
+    const uint64_t end = posts_alone(queue) ? transfer_alone(queue, dst, src, bytes, pe) : 0;
+    return end != 0 ? end : transfer_in(queue, dst, src, bytes, pe);
+}
+
+// A put of one transfer by one lane that has the context for itself, as p_for_itself is.
+OXSHMEM_LAZY OXSHMEM_DEVICE bool put_for_itself(ContextQp queue, void *dst, const void *src, uint64_t bytes, int pe) {
+    return posts_alone(queue) && is_one_transfer(dst, src, bytes, pe) && transfer_alone(queue, dst, src, bytes, pe) != 0;
 }
 
 // Posts a put on QP `queue` of those to `pe`.
@@ -572,122 +621,6 @@ OXSHMEM_LAZY OXSHMEM_OUTLINE void network_fence() {
             post_flush(queue, qp);
         }
         complete_posted(qp, Op::quiet);
-    });
-}
-
-OXSHMEM_DEVICE Qp &qp_of_member(const abi::Context &context, uint32_t member) {
-    return *as<Qp>(context.qps + static_cast<uint64_t>(member) * context.qp_bytes);
-}
-
-// Rings for what batches have left on a QP of a private context; other contexts leave nothing. The
-// calling lane has the QP for itself, or takes turns with other lanes.
-OXSHMEM_LAZY OXSHMEM_DEVICE void flush_queue(ContextQp queue) {
-    Qp &qp = *queue.qp;
-    const Group alone = make_group(1u << port::lane_id());
-    if (!is_private(queue) || !hold(queue, qp, alone)) {
-        return;
-    }
-    // Requested together with the account.
-    const uint64_t rung = port::read(&qp.rung);
-    const Account account = has_for_itself(queue, alone) ? account_of(qp) : Account{0, 0};
-    if (account.holds()) {
-        ring_pending(qp, rung, account.reserved);
-    } else {
-        const uint64_t gate = port::load<order::relaxed, reach::device>(&qp.gate);
-        const uint64_t known = known_completed(qp);
-        if (known < abi::kBroken) {
-            ring_pending(qp, rung, reserved_in(gate, known));
-        }
-    }
-    let_go(queue, qp, alone);
-}
-
-// Has the next request on a QP of a context carry a fence, if one is needed.
-OXSHMEM_DEVICE void fence_queue(Qp &qp) {
-    fence_posted(qp);
-    port::store<order::relaxed, reach::device>(&qp.room, uint64_t{0});
-}
-
-// Calls `act(qp, bit)` for the QPs of a context that were posted to since its last quiet; lanes
-// share them as in for_bits.
-template <class Act> OXSHMEM_DEVICE void for_members(const abi::Context &context, uint32_t rank, uint32_t size, Act act) {
-    if (!by_proxy() && context.qps != 0) {
-        for_bits(as<uint64_t>(context.used), static_cast<uint32_t>(context.n_pes), rank, size,
-                 [&](uint32_t member) { act(qp_of_member(context, member)); });
-    }
-}
-
-OXSHMEM_LAZY OXSHMEM_OUTLINE void context_flush(const abi::Context &context) {
-    for_members(context, 0, 1, [&](Qp &qp) { flush_queue({&qp, context.how}); });
-}
-
-// Waits for what was posted on a QP of a context. `alone`: the caller has it for itself.
-OXSHMEM_LAZY OXSHMEM_DEVICE Outcome complete_member(Qp &qp, bool alone) {
-    const Account account = alone ? account_of(qp) : Account{0, 0};
-    return account.holds() ? wait_alone(qp, account, Op::quiet) : complete_posted(qp, Op::quiet);
-}
-
-// context_quiet by one lane that has the context for itself: without a trip to memory except for
-// the CQEs. The context has at most 64 members, and quiet reads nothing through its QPs.
-OXSHMEM_LAZY OXSHMEM_DEVICE void quiet_alone(const abi::Context &context) {
-    uint64_t *const word = as<uint64_t>(context.used);
-    const uint64_t used = port::read(word);
-    const auto qp_at = [&](uint64_t found) -> Qp & { return qp_of_member(context, port::lowest_bit(found)); };
-    for (uint64_t found = used; found != 0; found &= found - 1) {
-        flush_queue({&qp_at(found), context.how});
-    }
-    uint64_t incomplete = 0;
-    for (uint64_t found = used; found != 0; found &= found - 1) {
-        const bool complete = complete_member(qp_at(found), true) == Outcome::complete;
-        incomplete |= complete ? 0 : found & (0 - found);
-    }
-    if (used != incomplete) {
-        port::write(word, incomplete);
-    }
-}
-
-// As network_quiet, for what was posted through a context. kContextAlone in its `how`: all threads
-// that use the context call together.
-OXSHMEM_LAZY OXSHMEM_OUTLINE void context_quiet(const abi::Context &context, uint32_t rank, uint32_t size) {
-    if (by_proxy()) {
-        if (rank == 0) {
-            ibrc_quiet();
-        }
-        return;
-    }
-    // Where other lanes may post or wait meanwhile, they need the bit of the QP.
-    const bool alone = (context.how & abi::kContextAlone) != 0;
-    if (alone && size == 1 && context.qps != 0 && context.n_pes <= 64 && port::state().flush_on_quiet == 0) {
-        quiet_alone(context);
-        return;
-    }
-    for_members(context, rank, size, [&](Qp &qp) {
-        flush_queue({&qp, context.how});
-        if (port::state().flush_on_quiet != 0) {
-            post_flush(ContextQp{&qp, context.how & ~abi::kContextBatched}, qp);
-        }
-    });
-    for_members(context, rank, size, [&](Qp &qp) {
-        if (complete_member(qp, alone) == Outcome::complete && alone) {
-            port::fetch_and<order::relaxed, reach::device>(as<uint64_t>(qp.used_word), ~qp.used_mask);
-        }
-    });
-}
-
-// As network_fence, for what was posted through a context.
-OXSHMEM_LAZY OXSHMEM_OUTLINE void context_fence(const abi::Context &context) {
-    if (by_proxy()) {
-        network_fence();
-        return;
-    }
-    for_members(context, 0, 1, [&](Qp &qp) {
-        if (is_direct(qp.pe)) {
-            // Atomics of a card on memory that stores reach.
-            flush_queue({&qp, context.how});
-            complete_posted(qp, Op::fence);
-        } else {
-            fence_queue(qp);
-        }
     });
 }
 

@@ -83,7 +83,7 @@ template <class Queue> OXSHMEM_DEVICE Entry enter(Queue queue, Qp &qp, uint32_t 
     Entry entry;
     entry.known = port::load_pair<order::relaxed, reach::device>(&qp.completed);
     if (is_private(queue)) {
-        entry.gate = port::load<order::relaxed, reach::device>(&qp.gate);
+        entry.gate = port::load<order::relaxed, reach::device>(&qp.gate) & ~kGateFetches;
         return entry;
     }
     entry.gate = port::fetch_add<order::relaxed, reach::device>(
@@ -143,14 +143,27 @@ OXSHMEM_DEVICE void tell(const Group &group, Reservation &r, uint64_t first) {
     r.ok = first != kToldFailed;
 }
 
+// account_of for all lanes of a group that has the QP for itself: for one, or for a whole warp,
+// which sees what its lanes have posted in turns before.
+OXSHMEM_DEVICE Account account_for(uint32_t mask, const Qp &qp) {
+    port::sync_warp(mask);
+    return account_of(qp);
+}
+
+// Whether all lanes of such a group find room for `blocks` more. None goes on before all have read
+// the account, since the leader changes it then.
+OXSHMEM_DEVICE bool have_room(uint32_t mask, const Account &account, uint32_t blocks) {
+    return port::ballot(mask, account.reserved + (blocks - 1) < account.room) == mask;
+}
+
 // Reserves for a group that has the QP for itself and finds room for `blocks` blocks, without a
 // trip to memory. Every lane calls. False: nothing was reserved.
 OXSHMEM_LAZY OXSHMEM_DEVICE bool reserve_alone(ContextQp queue, Qp &qp, const Group &group, uint32_t blocks, Reservation &r) {
     if (!has_for_itself(queue, group)) {
         return false;
     }
-    const Account account = account_of(qp);
-    if (account.reserved + (blocks - 1) >= account.room) {
+    const Account account = account_for(group.mask, qp);
+    if (!have_room(group.mask, account, blocks)) {
         return false;
     }
     if (port::kChecksContexts && group.leads()) {
@@ -373,7 +386,7 @@ OXSHMEM_LAZY OXSHMEM_OUTLINE void keep_ringing(Qp &qp, Ringers ringers, StampArr
         Next next = kAgain;
         if (ringers.leads()) {
             if (news) {
-                ring_for<order::acq_rel>(qp, end);
+                ring_for<order::acq_rel>(qp, bell_of(qp), end);
                 count_doorbell(qp);
             }
             if (groups_in(gate) == 1) {
@@ -428,7 +441,7 @@ OXSHMEM_DEVICE void submit(Queue queue, Qp &qp, const Group &group, const Reserv
     uint64_t rung = ~0ull;
     if (r.baton) {
         if (group.leads()) {
-            ring_for<order::release>(qp, end);
+            ring_for<order::release>(qp, bell_of(qp), end);
             // Alone still?
             const uint64_t alone = end << abi::kGateReservedShift | abi::kGateOneGroup;
             const uint64_t empty = alone - abi::kGateOneGroup;
@@ -505,9 +518,12 @@ OXSHMEM_DEVICE uint64_t post_preparing(Queue queue, Qp &qp, Blocks blocks, Prepa
 // account has room. Few instructions: a lane that posts alone waits for each of them. Returns the
 // index after the block, or 0: nothing was done, and the caller has to post as others do.
 template <class Write> OXSHMEM_DEVICE uint64_t post_alone(ContextQp queue, Qp &qp, Write write) {
-    // Requested together. After a doorbell's fence neither is in the L1 cache.
-    const uint64_t used = used_alone(qp);
+    // Requested together.
     const Account account = account_of(qp);
+    const Bell bell = bell_of(qp);
+    const uint64_t wq = qp.wq;
+    const uint32_t depth_log2 = qp.depth_log2;
+    const UsedAlone used = used_alone(qp);
     if (account.reserved >= account.room) {
         return 0;
     }
@@ -515,13 +531,43 @@ template <class Write> OXSHMEM_DEVICE uint64_t post_alone(ContextQp queue, Qp &q
     if constexpr (port::kChecksContexts) {
         hold(queue, qp, make_group(1u << port::lane_id()));
     }
-    profile_request(qp.qpn, qp.pe, end);
-    write(Slot{qp.wq, account.reserved, (1u << qp.depth_log2) - 1, qp.qpn, 0});
-    submit_alone(queue, qp, end, used);
+    profile_request(bell.qpn, qp.pe, end);
+    write(Slot{wq, account.reserved, (1u << depth_log2) - 1, bell.qpn, 0});
+    submit_alone(queue, qp, bell, used, end, account.fetches);
     if constexpr (port::kChecksContexts) {
         let_go(queue, qp, make_group(1u << port::lane_id()));
     }
     return end;
+}
+
+// Posts one request of `blocks` blocks by a whole warp that has the QP for itself, if its account
+// has room. Every lane calls, and writes its part. False: nothing was done.
+template <class Write> OXSHMEM_DEVICE bool post_whole(ContextQp queue, Qp &qp, uint32_t blocks, Write write) {
+    // Requested together.
+    const Account account = account_for(port::kWholeWarp, qp);
+    const Bell bell = bell_of(qp);
+    const uint64_t wq = qp.wq;
+    const uint32_t depth_log2 = qp.depth_log2;
+    if (!have_room(port::kWholeWarp, account, blocks)) {
+        return false;
+    }
+    const uint64_t end = account.reserved + blocks;
+    const bool leads = port::lane_id() == 0;
+    if (port::kChecksContexts && leads) {
+        hold(queue, qp, make_group(port::kWholeWarp));
+    }
+    profile_request(bell.qpn, qp.pe, end);
+    write(Slot{wq, account.reserved, (1u << depth_log2) - 1, bell.qpn, 0});
+    port::sync_warp(port::kWholeWarp);
+    if (leads) {
+        submit_alone(queue, qp, bell, used_alone(qp), end, account.fetches);
+        if constexpr (port::kChecksContexts) {
+            let_go(queue, qp, make_group(port::kWholeWarp));
+        }
+    }
+    // No lane posts again before the leader is through.
+    port::sync_warp(port::kWholeWarp);
+    return true;
 }
 
 } // namespace oxshmem::detail

@@ -46,7 +46,7 @@ struct Slot {
     }
 
     OXSHMEM_DEVICE void control(Opcode op, uint32_t opmod, uint32_t ds, bool signaled) const {
-        put(0, be(opmod << 24 | (low(index) & 0xffff) << 8 | static_cast<uint32_t>(op)), be(qpn << 8 | ds),
+        put(0, be_index_between(static_cast<uint32_t>(op), low(index), opmod), be(qpn << 8) | ds << 24,
             ((signaled ? kCqUpdate : 0) | order) << 24, 0);
     }
 
