@@ -1,4 +1,4 @@
-//! A ring of PEs: each learns the number of the one before it.
+//! A ring: each PE learns which PE is before it.
 
 use oxshmem::{LaunchConfig, SymmetricSlice};
 
