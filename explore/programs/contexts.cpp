@@ -43,8 +43,8 @@ void turns() {
     quiet(shared);
 }
 
-// Warps that put rows of words, which share a request, and words that do not, in a context of their
-// own; and one lane that completes them.
+// A warp that puts rows of words, which share a request, and words that do not, in a context of its
+// own. Each lane completes them.
 void rows() {
     const Context mine = context(kOfWarp);
     for (uint32_t i = 0; i < 4; ++i) {

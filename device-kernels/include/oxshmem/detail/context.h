@@ -46,16 +46,9 @@ OXSHMEM_DEVICE ContextQp queue_for(ContextQp queue, Use) {
     return queue;
 }
 
-// The card that pushes to card `target` of `pe`. A function of its own, so that a context where
-// none does is spared its instructions.
-OXSHMEM_LAZY OXSHMEM_NOINLINE uint32_t pushing_card(int pe, uint32_t target) {
-    return sender_to(pe, target);
-}
-
-OXSHMEM_LAZY OXSHMEM_DEVICE uint32_t card_of(ContextQp queue, int pe) {
+OXSHMEM_DEVICE uint32_t card_of(ContextQp queue, int pe) {
     const uint32_t target = queue.how >> abi::kContextCardShift;
-    const bool own = (queue.how & abi::kContextDirect) != 0 || port::state().senders == 0;
-    return own ? target : pushing_card(pe, target);
+    return (queue.how & abi::kContextDirect) != 0 ? target : sender_to(pe, target);
 }
 
 // Whether no lock and no stamps are needed.

@@ -86,6 +86,7 @@ OXSHMEM_LAZY OXSHMEM_DEVICE bool flush_one(const abi::Context &context) {
     if (to.qp == nullptr) {
         return true;
     }
+    check_in_use({to.qp, context.how}, *to.qp);
     const uint64_t rung = port::read(&to.qp->rung);
     const Account account = account_of(*to.qp);
     if (account.holds()) {
@@ -105,6 +106,7 @@ OXSHMEM_LAZY OXSHMEM_DEVICE bool quiet_one(const abi::Context &context) {
         return true;
     }
     Qp &qp = *to.qp;
+    check_in_use({&qp, context.how}, qp);
     const uint64_t rung = port::read(&qp.rung), cqe = qp.cqe;
     const Account account = account_of(qp);
     const uint64_t end = account.reserved;

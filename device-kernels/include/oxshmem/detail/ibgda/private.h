@@ -123,6 +123,16 @@ OXSHMEM_DEVICE void let_go(ContextQp queue, Qp &qp, const Group &group) {
     }
 }
 
+// Reports another user of a context that the calling lane has for itself, where that is checked.
+// For what uses the QP without a post.
+OXSHMEM_LAZY OXSHMEM_DEVICE void check_in_use(ContextQp queue, Qp &qp) {
+    if constexpr (port::kChecksContexts) {
+        const Group alone = make_group(1u << port::lane_id());
+        hold(queue, qp, alone);
+        let_go(queue, qp, alone);
+    }
+}
+
 // Says that a QP of a private context was posted to, by the leader of a group that holds it. Others
 // may change the bits of other members meanwhile.
 OXSHMEM_DEVICE void mark_used(const Qp &qp) {
