@@ -11,5 +11,5 @@ HOST=$1
 export HOST
 printf 'Welcome to %s' "$HOST"
 shift
-# As ssh has it: the host's shell reads the words once more.
+# With ssh the host's shell reads the words once more, so this has a shell read them, too.
 eval "exec $*"

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 #
-# find_package(OxSHMEM): the target OxSHMEM::oxshmem, the library and the headers of host and device.
+# find_package(OxSHMEM): the target OxSHMEM::oxshmem, the library and the headers of host and
+# device.
 
 get_filename_component(OxSHMEM_PREFIX "${CMAKE_CURRENT_LIST_DIR}/../../@UP@" ABSOLUTE)
 set(OxSHMEM_VERSION "@VERSION@")

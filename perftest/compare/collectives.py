@@ -2,8 +2,8 @@
 #
 # One PE of the comparison of collectives: NCCL's, and torch's reductions and barrier in symmetric
 # memory, in CUDA graphs. The driver (src/compare/collectives) starts the PEs, and tells all of them
-# what to measure by lines of their standard input; src/compare/collectives/protocol.rs describes the
-# lines.
+# what to measure by lines of their standard input; src/compare/collectives/protocol.rs describes
+# the lines.
 #
 #   python3 collectives.py ADDRESS RANK NPES BYTES
 #

@@ -43,7 +43,7 @@ pub enum Language {
     Rust,
     /// C, C++ and CUDA.
     Cpp,
-    /// Shell scripts, Makefiles and TOML.
+    /// Shell scripts, Makefiles, CMake, Python, TOML and YAML.
     Hash,
     /// Markdown.
     Markdown,
@@ -59,9 +59,10 @@ impl Language {
         let name = path.rsplit('/').next().unwrap_or(path);
         match name.rsplit_once('.').map(|(_, extension)| extension) {
             Some("rs") => Some(Self::Rust),
-            Some("h" | "c" | "cpp" | "cu") => Some(Self::Cpp),
+            Some("h" | "c" | "cpp" | "cu" | "cuh") => Some(Self::Cpp),
             Some("md") => Some(Self::Markdown),
-            Some("toml") => Some(Self::Hash),
+            Some("toml" | "cmake" | "py" | "sh" | "yaml" | "yml") => Some(Self::Hash),
+            Some("txt") if name == "CMakeLists.txt" => Some(Self::Hash),
             None if name == "Makefile" || path.starts_with("scripts/") || path.starts_with(".ci/") => Some(Self::Hash),
             _ => None,
         }
