@@ -17,7 +17,8 @@ use super::cpu_accelerator::CpuAccelerator;
 use super::cuda::CudaGpu;
 use super::error::DeviceError;
 use super::interface::{
-    AddressSpace, Aside, Copier, Device, HostMemory, LoadedModule, MappedRegisters, Memory, ProgramMemory, Wait,
+    AddressSpace, Aside, Copier, Device, HostMemory, KeptAddresses, LoadedModule, MappedRegisters, Memory,
+    ProgramMemory, Wait,
 };
 use super::source::ModuleSource;
 use super::stream::{Stream, StreamKind};
@@ -160,10 +161,10 @@ impl Device for CpuDevice {
         let base = first.next_multiple_of(align);
         for (start, end) in [(first, base), (base + bytes, first + all)] {
             if start < end {
-                drop(Reservation { base: start, bytes: end - start });
+                drop(Reservation { base: start, bytes: end - start, retired: false });
             }
         }
-        Ok(Box::new(Reservation { base, bytes }))
+        Ok(Box::new(Reservation { base, bytes, retired: false }))
     }
 
     fn allocate(&self, bytes: u64) -> Result<Memory, DeviceError> {
@@ -200,7 +201,7 @@ impl Device for CpuDevice {
         // SAFETY: a new mapping at an address that the system chooses.
         let base = unsafe { mmap_anonymous(std::ptr::null_mut(), length(bytes), prot, MapFlags::PRIVATE) }
             .map_err(memory_error("cannot map host memory", bytes))?;
-        Ok(Box::new(Mapped(Reservation { base: base as u64, bytes })))
+        Ok(Box::new(Mapped(Reservation { base: base as u64, bytes, retired: false })))
     }
 
     fn copier(&self, memory: Arc<dyn HostMemory>) -> Result<Box<dyn Copier>, DeviceError> {
@@ -401,6 +402,8 @@ impl LoadedModule for CpuModule {
 struct Reservation {
     base: u64,
     bytes: u64,
+    /// Whether the addresses are another value's by now.
+    retired: bool,
 }
 
 impl AddressSpace for Reservation {
@@ -428,6 +431,18 @@ impl AddressSpace for Reservation {
             .map_err(memory_error("cannot unmap shared memory", bytes))?;
         Ok(())
     }
+
+    fn retire(&mut self) -> Option<KeptAddresses> {
+        if self.retired {
+            return None;
+        }
+        if let Err(error) = self.unmap(0, self.bytes) {
+            tracing::debug!(%error, "the addresses of a heap cannot be kept");
+            return None;
+        }
+        self.retired = true;
+        Some(Box::new(Self { retired: false, ..*self }))
+    }
 }
 
 /// A mapping of host memory.
@@ -446,6 +461,9 @@ impl HostMemory for Mapped {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
+        if self.retired {
+            return;
+        }
         // SAFETY: the reservation is ours, with everything that was mapped into it.
         let unmapped = unsafe { munmap(self.base as *mut c_void, length(self.bytes)) };
         if let Err(error) = unmapped {

@@ -44,7 +44,13 @@ pub(crate) trait AddressSpace: Debug + Send + Sync {
     }
     /// Takes the mapping of `bytes` bytes at `base() + offset` away, which nothing uses any more.
     fn unmap(&self, offset: u64, bytes: u64) -> Result<(), DeviceError>;
+    /// Takes everything away that is mapped, and returns the addresses, which lead nowhere then.
+    /// `None` if that fails, or was done before.
+    fn retire(&mut self) -> Option<KeptAddresses>;
 }
+
+/// Addresses at which nothing is mapped. They are given to nothing else until this is dropped.
+pub(crate) type KeptAddresses = Box<dyn Debug + Send>;
 
 /// Host memory that kernels reach at the same address, zero at first. Freed when dropped.
 pub(crate) trait HostMemory: Debug + Send + Sync {

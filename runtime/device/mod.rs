@@ -18,8 +18,8 @@ pub(crate) use cuda::CudaDevice;
 pub use cuda::CudaGpu;
 pub use error::DeviceError;
 pub(crate) use interface::{
-    AddressSpace, Aside, Copier, Device, HostMemory, LoadedModule, MappedRegisters, Memory, ORDERED_FOR_OWNER,
-    ProgramMemory, Wait, whole_pages,
+    AddressSpace, Aside, Copier, Device, HostMemory, KeptAddresses, LoadedModule, MappedRegisters, Memory,
+    ORDERED_FOR_OWNER, ProgramMemory, Wait, whole_pages,
 };
 pub use oxshmem_simt as cpu;
 pub use oxshmem_simt::LaunchConfig;

@@ -60,25 +60,24 @@ pub(crate) struct SymmetricHeap {
     allocator: HeapAllocator,
     /// Memory of the program, at the end of the heap's addresses.
     runs: Runs,
-    // Dropped in this order: the addresses are kept after they have been unmapped.
-    space: Box<dyn AddressSpace>,
-    records: RecordsOf,
+    place: Place,
 }
 
-/// The allocations of a heap, which end with it.
+/// Where the heaps of the node are, and the allocations of this PE's, which end with it. What was
+/// mapped is unmapped then, and the addresses are kept for some time.
 #[derive(Debug)]
-struct RecordsOf {
-    records: Records,
-    /// First address and length of the addresses to keep when the heap is gone, where they can be
-    /// kept.
-    keep: Option<(u64, u64)>,
+struct Place {
+    space: Box<dyn AddressSpace>,
+    addresses: Range<u64>,
+    /// First address of this PE's heap.
     base: u64,
+    records: Records,
 }
 
-impl Drop for RecordsOf {
+impl Drop for Place {
     fn drop(&mut self) {
-        if let Some((first, bytes)) = self.keep {
-            past::keep(first, bytes, self.base, self.records.infos());
+        if let Some(kept) = self.space.retire() {
+            past::keep(kept, self.addresses.clone(), self.base, self.records.infos());
         }
         self.records.end_all();
     }
@@ -105,17 +104,16 @@ impl SymmetricHeap {
         let bytes = layout.max * layout.slots as u64;
         // Allocations may be aligned to a chunk, which is a power of two and divides `max`.
         let space = device.reserve(bytes, layout.chunk)?;
-        // Addresses of GPUs are the driver's, which gives them to others.
-        let keep = device.gpu().is_none().then(|| (space.base(), bytes));
+        let addresses = space.base()..space.base() + bytes;
         let base = space.base() + layout.my_slot as u64 * layout.max;
-        let records = RecordsOf { records: Records::default(), keep, base };
+        let place = Place { space, addresses, base, records: Records::default() };
         let allocator = HeapAllocator::new(layout.max);
-        Ok(Self { device, pe, layout, links, chunks: Vec::new(), allocator, runs: Runs::default(), space, records })
+        Ok(Self { device, pe, layout, links, chunks: Vec::new(), allocator, runs: Runs::default(), place })
     }
 
     /// Returns the first address of this PE's heap.
     pub(crate) fn base(&self) -> u64 {
-        self.records.base
+        self.place.base
     }
 
     pub(crate) fn layout(&self) -> HeapLayout {
@@ -172,13 +170,13 @@ impl SymmetricHeap {
         made_at: Option<&'static Location<'static>>,
     ) -> Arc<Allocation> {
         let allocation = Allocation::new(self.pe, self.base(), offset, bytes, made_at);
-        self.records.records.insert(allocation)
+        self.place.records.insert(allocation)
     }
 
     /// Gives a live allocation back.
     pub(crate) fn free(&mut self, allocation: &Allocation) -> Result<(), HeapError> {
         self.check_own(allocation)?;
-        if !self.records.records.end(allocation.offset()) {
+        if !self.place.records.end(allocation.offset()) {
             return Err(HeapError::Freed { allocation: allocation.info() });
         }
         self.allocator.free(allocation.offset());
@@ -192,7 +190,7 @@ impl SymmetricHeap {
 
     /// Returns the program's live allocations, in the order of their offsets.
     pub(crate) fn allocations(&self) -> Vec<AllocationInfo> {
-        self.records.records.infos()
+        self.place.records.infos()
     }
 
     /// Says of an offset of any PE's heap why there is no memory of the program, and which
@@ -204,7 +202,7 @@ impl SymmetricHeap {
         let grown = self.backed();
         let beyond =
             if offset < grown { String::new() } else { format!(" (the heap has grown to {grown:#x} bytes so far)") };
-        let nearest = self.records.records.nearest(offset).map_or_else(
+        let nearest = self.place.records.nearest(offset).map_or_else(
             || "nothing is allocated".to_owned(),
             |info| format!("the allocation nearest to it is [{:#x}, {:#x})", info.offset, info.offset + info.bytes),
         );
@@ -215,13 +213,13 @@ impl SymmetricHeap {
     /// PE's heap.
     pub(crate) fn find(&self, address: u64, bytes: u64) -> Result<Arc<Allocation>, AddressProblem> {
         if let Some(offset) = address.checked_sub(self.base()).filter(|offset| *offset < self.layout.max) {
-            return self.records.records.find(offset, bytes);
+            return self.place.records.find(offset, bytes);
         }
         Err(past::problem(address).unwrap_or_else(|| self.outside(address)))
     }
 
     fn outside(&self, address: u64) -> AddressProblem {
-        let nearest = self.records.records.nearest(address.saturating_sub(self.base()));
+        let nearest = self.place.records.nearest(address.saturating_sub(self.base()));
         AddressProblem::OutsideHeap { base: self.base(), heap_bytes: self.layout.max, nearest }
     }
 
@@ -231,7 +229,7 @@ impl SymmetricHeap {
         if bytes == 0 {
             return Ok(LocalPlace::Outside);
         }
-        let heaps = self.space.base()..self.space.base() + self.layout.max * self.layout.slots as u64;
+        let heaps = &self.place.addresses;
         if !heaps.contains(&address) {
             return past::problem(address).map_or(Ok(LocalPlace::Outside), Err);
         }
@@ -259,10 +257,11 @@ impl SymmetricHeap {
         for memory in memory {
             let index = self.chunks.len();
             let offset = index as u64 * self.layout.chunk;
-            self.space.map_own(&memory, self.at(self.layout.my_slot, offset), self.layout.chunk)?;
+            self.place.space.map_own(&memory, self.at(self.layout.my_slot, offset), self.layout.chunk)?;
             self.links.send(index, memory.as_fd(), timeout)?;
             for (pe, slot, theirs) in self.links.receive(index, timeout)? {
-                self.space
+                self.place
+                    .space
                     .map(theirs.as_fd(), self.at(slot, offset), self.layout.chunk)
                     .map_err(|source| HeapError::Map { pe, source: source.into() })?;
             }
@@ -306,10 +305,11 @@ impl SymmetricHeap {
         timeout: Duration,
     ) -> Result<(), crate::Error> {
         let index = usize::try_from(offset / self.layout.chunk).unwrap_or(usize::MAX);
-        self.space.map_own(&memory, self.at(self.layout.my_slot, offset), bytes)?;
+        self.place.space.map_own(&memory, self.at(self.layout.my_slot, offset), bytes)?;
         self.links.send(index, memory.as_fd(), timeout)?;
         for (pe, slot, theirs) in self.links.receive(index, timeout)? {
-            self.space
+            self.place
+                .space
                 .map(theirs.as_fd(), self.at(slot, offset), bytes)
                 .map_err(|source| HeapError::Map { pe, source: source.into() })?;
         }
@@ -330,9 +330,9 @@ impl SymmetricHeap {
     /// Takes memory of the program out of the heap, here and where peers' are mapped here.
     pub(crate) fn remove_run(&mut self, offset: u64) -> Result<(), DeviceError> {
         let Some(bytes) = self.runs.remove(offset) else { return Ok(()) };
-        self.records.records.end(offset);
-        self.space.unmap(self.at(self.layout.my_slot, offset), bytes)?;
-        self.links.slots().try_for_each(|slot| self.space.unmap(self.at(slot, offset), bytes))
+        self.place.records.end(offset);
+        self.place.space.unmap(self.at(self.layout.my_slot, offset), bytes)?;
+        self.links.slots().try_for_each(|slot| self.place.space.unmap(self.at(slot, offset), bytes))
     }
 
     /// Returns where an offset of a heap is in the address space.

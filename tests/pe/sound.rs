@@ -59,14 +59,12 @@ pub fn earlier_pe(_: &[String]) -> Outcome {
         assert!(matches!(error, HeapError::EarlierPe { .. }), "{text}");
         assert!(text.contains("the allocation of 64 bytes at offset 0x") && text.contains("sound.rs:"), "{text}");
     }
-    if pe.gpu().is_none() {
-        // The addresses of the heap before are not given to this one.
-        let error = refused(pe.read(pe.view_at::<u64>(old_address, 8)));
-        let HeapError::Address { problem: AddressProblem::EarlierHeap { allocation: Some(info) }, .. } = &error else {
-            panic!("{error}")
-        };
-        assert_eq!(info.bytes, 64, "{error}");
-    }
+    // The addresses of the heap before are not given to this one.
+    let error = refused(pe.read(pe.view_at::<u64>(old_address, 8)));
+    let HeapError::Address { problem: AddressProblem::EarlierHeap { allocation: Some(info) }, .. } = &error else {
+        panic!("{error}")
+    };
+    assert_eq!(info.bytes, 64, "{error}");
     let stale = [
         pe.on(&stream).quiet().unwrap_err(),
         pe.on(&stream).synchronize().unwrap_err(),

@@ -20,7 +20,7 @@ use super::handle::{Handle, length, location};
 use super::stream::{self, Stream};
 use crate::config::ByteSize;
 use crate::device::error::DeviceError;
-use crate::device::interface::{AddressSpace, HostMemory, Memory};
+use crate::device::interface::{AddressSpace, HostMemory, KeptAddresses, Memory};
 
 /// Copies go through a pinned buffer of this size, piece by piece.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -59,12 +59,30 @@ pub(super) fn allocate(stream: &Arc<Stream>, copies: &Copies, bytes: u64) -> Res
     Ok(Memory { descriptor, handle: Some(handle) })
 }
 
+/// Addresses that the driver has reserved. It needs no context to take them back.
+#[derive(Debug)]
+struct Addresses {
+    base: u64,
+    bytes: u64,
+}
+
+impl Drop for Addresses {
+    fn drop(&mut self) {
+        // SAFETY: `Reservation::new` reserved them, and nothing is mapped there any more.
+        if let Err(error) = unsafe { driver!(cuMemAddressFree(self.base, length(self.bytes))) } {
+            tracing::debug!(%error, "cannot free GPU addresses");
+        }
+    }
+}
+
 /// Addresses for memory of this and other GPUs.
 #[derive(Debug)]
 pub(super) struct Reservation {
     stream: Arc<Stream>,
     base: u64,
     bytes: u64,
+    /// `None` once they are another value's.
+    addresses: Option<Addresses>,
     /// Address and length of each mapping.
     mapped: Mutex<Vec<(u64, u64)>>,
 }
@@ -84,7 +102,35 @@ impl Reservation {
                 },
             )?;
         }
-        Ok(Self { stream, base, bytes, mapped: Mutex::default() })
+        let addresses = Some(Addresses { base, bytes });
+        Ok(Self { stream, base, bytes, addresses, mapped: Mutex::default() })
+    }
+
+    /// Takes away all that is mapped. Returns whether nothing is any more.
+    fn clear(&self) -> bool {
+        if !self.stream.idle() {
+            tracing::error!(base = self.base, "a kernel does not end; its memory is kept until the process ends");
+            return false;
+        }
+        let Ok(_entered) = self.stream.enter() else { return false };
+        for (at, bytes) in self.mapped().drain(..) {
+            // SAFETY: it is mapped, and no kernel is left that uses it.
+            if let Err(error) = unsafe { driver!(cuMemUnmap(at, length(bytes))) } {
+                tracing::debug!(%error, "cannot unmap GPU memory");
+            }
+        }
+        true
+    }
+
+    /// Returns the addresses, with nothing mapped there; `None` if they are another value's
+    /// already, or cannot be cleared, and stay as they are until the process ends.
+    fn take_cleared(&mut self) -> Option<Addresses> {
+        let addresses = self.addresses.take()?;
+        if !self.clear() {
+            std::mem::forget(addresses);
+            return None;
+        }
+        Some(addresses)
     }
 
     fn mapped(&self) -> MutexGuard<'_, Vec<(u64, u64)>> {
@@ -144,25 +190,15 @@ impl AddressSpace for Reservation {
         self.mapped().retain(|mapping| *mapping != (at, bytes));
         Ok(())
     }
+
+    fn retire(&mut self) -> Option<KeptAddresses> {
+        Some(Box::new(self.take_cleared()?))
+    }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        if !self.stream.idle() {
-            tracing::error!(base = self.base, "a kernel does not end; its memory is kept until the process ends");
-            return;
-        }
-        let Ok(_entered) = self.stream.enter() else { return };
-        for (at, bytes) in self.mapped().drain(..) {
-            // SAFETY: it is mapped, and no kernel is left that uses it.
-            if let Err(error) = unsafe { driver!(cuMemUnmap(at, length(bytes))) } {
-                tracing::debug!(%error, "cannot unmap GPU memory");
-            }
-        }
-        // SAFETY: `new` reserved it, and nothing is mapped in it any more.
-        if let Err(error) = unsafe { driver!(cuMemAddressFree(self.base, length(self.bytes))) } {
-            tracing::debug!(%error, "cannot free GPU addresses");
-        }
+        drop(self.take_cleared());
     }
 }
 
