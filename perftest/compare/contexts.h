@@ -69,6 +69,38 @@ COMPARE_DEVICE void context_p_warp(const Run &run) {
     });
 }
 
+// What the null card does by itself: as context_p_warp, but no request is written. One lane of each
+// warp rings for as many requests as its queue holds, and waits until the card has completed them.
+// For the null card alone, which does not read what it completes.
+COMPARE_DEVICE void null_card(const Run &run) {
+    using namespace oxshmem::detail;
+    const oxshmem::Context context = run.contexts[group(warp)];
+    const bool rings = threadIdx.x % 32 == 0 && context.qps != 0;
+    if (rings) {
+        // Then there is an account of the queue.
+        oxshmem::p(context, run.dst, char{}, run.pe);
+        oxshmem::quiet(context);
+    }
+    const auto iterate = [&](uint64_t first, uint64_t last) {
+        if (!rings) {
+            return;
+        }
+        Qp &qp = qp_of_member(context, static_cast<uint32_t>(run.pe));
+        const uint64_t depth = uint64_t{1} << qp.depth_log2, each = inline_blocks(32 * sizeof(uint64_t)), most = depth / each;
+        uint64_t end = account_of(qp).reserved;
+        while (first < last) {
+            const uint64_t now = last - first < most ? last - first : most;
+            first += now;
+            end += now * each;
+            ring_alone(qp, bell_of(qp), end);
+            if (wait_alone(qp, {end, end - now * each + depth, 0}, oxshmem::detail::Op::quiet) != Outcome::complete) {
+                return;
+            }
+        }
+    };
+    timed_loops(run, iterate, [] { __syncthreads(); });
+}
+
 // As put_signal_rate, each CTA in a context of its own: what an all-to-all posts.
 COMPARE_DEVICE void context_put_signal(const Run &run) {
     const oxshmem::Context context = run.contexts[blockIdx.x];

@@ -482,6 +482,7 @@ COMPARE_THREAD(batch_put, compare::batch_put(run, 1))
 COMPARE_THREAD(batch_put_8, compare::batch_put(run, 8))
 COMPARE_THREAD(context_p_quiet, compare::context_p_quiet(run))
 COMPARE_KERNEL(context_p_warp, compare::context_p_warp(run))
+COMPARE_KERNEL(null_card, compare::null_card(run))
 COMPARE_APPLICATION(context_put_signal_block, compare::context_put_signal(run))
 #endif
 #undef COMPARE_APPLICATION

@@ -109,6 +109,7 @@ const Entry kEntries[] = {
     {"context_p_quiet", ::context_p_quiet, Role::word, nullptr},
     {"context_put_signal_block", ::context_put_signal_block, Role::put, nullptr},
     {"context_p_warp", ::context_p_warp, Role::words, nullptr},
+    {"null_card", ::null_card, Role::words, nullptr},
 #endif
     {"link_store", ::link_store, Role::put, nullptr},
     {"link_load", ::link_load, Role::get, nullptr},

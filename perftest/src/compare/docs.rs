@@ -67,7 +67,7 @@ const SUMMARY: [&str; 14] = [
 const GROUPS: [(&str, &str); 3] = [
     ("p2p", "Over the link (P2P)"),
     ("null-card", "Posting to the null card"),
-    ("link", "What plain kernels reach: the limits"),
+    ("link", "What plain kernels and the null card reach: the limits"),
 ];
 
 fn usage(path: &Path, what: impl std::fmt::Display) -> Error {

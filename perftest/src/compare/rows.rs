@@ -134,7 +134,7 @@ pub struct Row {
     pub path: Path,
     /// The contexts that its kernel posts to, if it does not post to the default context.
     pub contexts: Option<Contexts>,
-    /// The row with the same shape and a plain kernel.
+    /// The row with the same shape and a plain kernel, or with what the null card does by itself.
     pub limit: Option<&'static str>,
     /// What it should reach.
     pub goal: Option<Goal>,
@@ -166,9 +166,9 @@ impl Row {
         !self.kernel.starts_with("stream_") && self.kernel != "init"
     }
 
-    /// Returns whether it is a plain kernel's, and so a limit.
+    /// Returns whether it is a plain kernel's or the null card's, and so a limit.
     pub fn is_limit(&self) -> bool {
-        ["link_", "word_fence", "flag_"].iter().any(|start| self.kernel.starts_with(start))
+        ["link_", "word_fence", "flag_", "null_card"].iter().any(|start| self.kernel.starts_with(start))
     }
 }
 
