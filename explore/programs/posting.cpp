@@ -117,6 +117,7 @@ constexpr oxshmem_explore_program kPrograms[] = {
     posting("p_p_p_quiet_8", p_p_p_quiet, 8, 1, 40000),
     early(behind(9, posting("p_p_p_quiet_early", p_p_p_quiet, 3, 2, 12000))),
     early(behind(2, posting("quiet_of_other", quiet_of_other, 2, 1, 8000))),
+    early(posting("quiet_of_first", quiet_of_other, 2, 1, 8000)),
     posting("many", many, 3, 1, 30000),
     early(behind(2, posting("quiets_early", quiets, 2, 1, 20000))),
     behind(5, posting("p_quiet_p_quiet", p_quiet_p_quiet, 3, 1, 12000)),

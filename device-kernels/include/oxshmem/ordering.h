@@ -33,8 +33,14 @@ template <port::order O = port::order::acq_rel> OXSHMEM_DEVICE void release_stor
 // threads' operations that the caller has synchronised with, for instance by __syncthreads().
 OXSHMEM_LAZY OXSHMEM_DEVICE void quiet() {
     const detail::Profiled profiled(detail::Op::quiet, port::state().my_pe);
+    if (port::state().network == static_cast<uint32_t>(abi::Network::none)) {
+        detail::release_stores();
+        return;
+    }
+    // Known by the time that the fence is through.
+    const uint64_t used = detail::used_before_fence();
     detail::release_stores();
-    if (port::state().network != static_cast<uint32_t>(abi::Network::none)) {
+    if (!detail::quiet_soon(used)) {
         detail::network_quiet();
     }
 }

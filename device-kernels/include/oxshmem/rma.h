@@ -161,7 +161,7 @@ OXSHMEM_DEVICE void put_by(C context, void *dst, const void *src, uint64_t bytes
                                 mine.last - mine.first, pe, blocking);
         }
     } else if (const bool direct = is_direct(pe); !direct || !in_heap(dst, bytes)) {
-        if constexpr (kOfContext<C> && Scope::kLanes == 1) {
+        if constexpr (Scope::kLanes == 1) {
             if (!blocking && !direct && put_for_itself(context, dst, src, bytes, pe)) {
                 return;
             }
@@ -194,9 +194,13 @@ OXSHMEM_DEVICE void get_by(C context, void *dst, const void *src, uint64_t bytes
 
 // p and g where the word cannot be accessed in place: over the network, or not at all.
 template <class C, class T> OXSHMEM_OUTLINE void far_p(C context, T *dst, T value, int pe) {
-    const bool good = path_to(pe, Op::p) != Path::none && check_symmetric(dst, sizeof(T), pe, Op::p);
-    if (!good || !check_word(dst, pe, Op::p)) {
-        return;
+    // The conditions say that it is a put by IBGDA, as most are: the word is in the heap, so the PE
+    // is not direct.
+    if (!posts_to(pe) || !holds_word(dst) || !is_checked_word(dst)) {
+        const bool good = path_to(pe, Op::p) != Path::none && check_symmetric(dst, sizeof(T), pe, Op::p);
+        if (!good || !check_word(dst, pe, Op::p)) {
+            return;
+        }
     }
     if (takes_any_address(pe)) {
         port::store<order::relaxed, reach::system>(dst, value);

@@ -59,6 +59,9 @@ OXSHMEM_LAZY OXSHMEM_DEVICE Path atomic_path_to(int pe, Op op) {
 // order without waiting.
 OXSHMEM_DEVICE uint32_t block_queue() {
     const abi::State &s = port::state();
+    if (s.qps_per_pe == 1) {
+        return 0;
+    }
     // The branch spares a division.
     const uint32_t rank = port::block_rank();
     return rank < s.qps_per_pe ? rank : rank % s.qps_per_pe;

@@ -16,7 +16,7 @@ namespace oxshmem::detail {
 OXSHMEM_DEVICE constexpr bool is_one_transfer(const void *, const void *, uint64_t, int) {
     return false;
 }
-OXSHMEM_DEVICE constexpr bool put_for_itself(ContextQp, const void *, const void *, uint64_t, int) {
+template <class C> OXSHMEM_DEVICE constexpr bool put_for_itself(C, const void *, const void *, uint64_t, int) {
     return false;
 }
 template <class T> OXSHMEM_DEVICE constexpr bool p_for_itself(ContextQp, const T *, T, int) {
@@ -26,6 +26,12 @@ OXSHMEM_DEVICE constexpr bool flush_one(const abi::Context &) {
     return false;
 }
 OXSHMEM_DEVICE constexpr bool quiet_one(const abi::Context &) {
+    return false;
+}
+OXSHMEM_DEVICE constexpr uint64_t used_before_fence() {
+    return 0;
+}
+OXSHMEM_DEVICE constexpr bool quiet_soon(uint64_t) {
     return false;
 }
 

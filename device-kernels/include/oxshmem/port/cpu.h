@@ -380,6 +380,8 @@ inline uint3 thread_index() {
 constexpr bool kChecksWords = true;
 // Whether use of a private context from two places at once is looked for.
 constexpr bool kChecksContexts = true;
+// How often a short wait looks before it becomes one with a deadline.
+constexpr uint32_t kLooks = 64;
 constexpr bool kCoalesced = false;
 constexpr bool kGridsRelease = false;
 constexpr uint32_t kEagerLooks = 0;
@@ -398,6 +400,11 @@ inline __attribute__((always_inline)) uint32_t converged(uint64_t key) {
 
 inline __attribute__((always_inline)) uint32_t active_mask() {
     return converged(0);
+}
+
+inline __attribute__((always_inline)) bool is_single() {
+    const uint32_t mask = active_mask();
+    return (mask & (mask - 1)) == 0;
 }
 
 inline uint32_t ballot(uint32_t mask, bool predicate) {

@@ -89,6 +89,8 @@ enum class reach { block, device, system };
 constexpr bool kChecksWords = false;
 // Whether use of a private context from two places at once is looked for.
 constexpr bool kChecksContexts = false;
+// How often a short wait looks before it becomes one with a deadline.
+constexpr uint32_t kLooks = 64;
 constexpr bool kCoalesced = true;
 constexpr bool kGridsRelease = true;
 constexpr uint32_t kEagerLooks = 32;
@@ -430,6 +432,9 @@ OXSHMEM_DEVICE uint32_t converged(uint64_t key) {
     int all;
     __match_all_sync(kWholeWarp, static_cast<unsigned long long>(key), &all);
     return all != 0 ? kWholeWarp : alone;
+}
+OXSHMEM_DEVICE bool is_single() {
+    return active_mask() != kWholeWarp;
 }
 OXSHMEM_DEVICE uint32_t ballot(uint32_t mask, bool predicate) {
     return mask == kWholeWarp ? __ballot_sync(kWholeWarp, predicate) : predicate ? mask : 0;

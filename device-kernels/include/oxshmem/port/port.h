@@ -58,6 +58,7 @@
 // Position
 //   lane_id() in the warp, thread_rank() linear in the block, block_threads(), block_rank() linear in the grid, grid_blocks();
 //   block_index() and thread_index() with fields x, y, z
+//   kLooks: how often a short wait looks before it becomes one with a deadline
 //   kCoalesced: adjacent lanes should touch adjacent addresses; if false, each lane should take a run of its own
 //   kEagerLooks: how often all lanes look together for what others send, before those that wait for it wait each for itself
 //   kGridsRelease: what a grid has stored is visible to the other PEs' devices before the next grid of its stream begins
@@ -83,6 +84,7 @@
 //                                    returns the mask to its callers is OXSHMEM_INLINE.
 //   converged(uint64_t key)          some of them, with an equal key, that work together; on a GPU the whole warp or the caller
 //                                    alone
+//   is_single()                      whether converged returns the caller alone, whatever the key
 //   ballot(mask, predicate)          bit i: lane i's predicate
 //   shfl(mask, value, source_lane)   value of lane `source_lane` modulo 32; the caller's own if that lane is not in the mask or
 //   exited.

@@ -30,8 +30,8 @@ OXSHMEM_DEVICE uint64_t known_completed(const Qp &qp) {
     return port::load<order::acquire, reach::device>(&qp.completed);
 }
 
-// Opcodes of a CQE: none is there yet, and a request failed.
-constexpr uint32_t kNoCqe = 0xf, kRequestError = 0xd;
+// Opcodes of a CQE: none is there yet, a request failed, and one is complete (MLX5_CQE_REQ).
+constexpr uint32_t kNoCqe = 0xf, kRequestError = 0xd, kRequestDone = 0;
 
 // Returns the blocks that the newest CQE completes: `base`, which have completed, unless it reaches
 // `wanted`, or as many as can have been rung for. `tail`: the end of that CQE, which is not older
@@ -145,10 +145,51 @@ OXSHMEM_LAZY OXSHMEM_NOINLINE void give_up(Qp &qp, Op op) {
     break_queue(&qp.completed, qp.breakage, error);
 }
 
-// Waits until `blocks` blocks in all have completed, of which known_completed has said `known`, and
-// what their WQEs fetched is visible. Anything but complete is recorded.
+// What a few looks at a CQE take of a QP: read before `completed`, which lets no later load pass.
+struct Watch {
+    uint64_t cqe;
+    uint32_t depth_log2;
+};
+
+OXSHMEM_DEVICE Watch watch_of(const Qp &qp) {
+    return {qp.cqe, qp.depth_log2};
+}
+
+// Whether all blocks before `end`, where a WQE ends, complete within a few looks at the CQE, which
+// then completes that WQE or a later one. `known`: what known_completed has said. In few
+// instructions, and without another look at what others have noted: most waits end so.
+OXSHMEM_LAZY OXSHMEM_DEVICE bool completes_soon(Qp &qp, const Watch &watch, uint64_t known, uint64_t end) {
+    if (known >= end) {
+        return known < abi::kBroken;
+    }
+    // Groups that wait for room have reserved more than the queue has.
+    if (end - known > uint64_t{1} << watch.depth_log2) {
+        return false;
+    }
+    const uint32_t *const end_of_cqe = as<uint32_t>(watch.cqe + 60);
+    OXSHMEM_NO_UNROLL
+    for (uint32_t look = 0; look < port::kLooks; ++look) {
+        const uint32_t tail = port::load<order::relaxed, reach::system>(end_of_cqe);
+        // The CQE is not older than what was known, so the distance is right unless so many blocks
+        // have completed since that the counter came round.
+        if (tail >> 28 == kRequestDone && distance_to(low(end - 1), cqe_counter(tail)) >= 0) {
+            port::raise_to<order::relaxed, reach::device>(&qp.completed, end);
+            profile_completion(qp.qpn, qp.pe, end);
+            return true;
+        }
+        if (tail >> 28 == kRequestError) {
+            return false;
+        }
+        port::pause();
+    }
+    return false;
+}
+
+// Waits until `blocks` blocks in all have completed, where a WQE ends, of which known_completed has
+// said `known`, and what their WQEs fetched is visible. Anything but complete is recorded.
 OXSHMEM_LAZY OXSHMEM_OUTLINE Outcome wait_completed(Qp &qp, uint64_t known, uint64_t blocks, Op op) {
-    const Outcome outcome = wait_blocks<Ends::with_wqe>(qp, known, blocks, op);
+    const bool soon = completes_soon(qp, watch_of(qp), known, blocks);
+    const Outcome outcome = soon ? Outcome::complete : wait_blocks<Ends::with_wqe>(qp, known, blocks, op);
     // The CQE that is there now is the one that was seen, by this or another thread, or a newer
     // one.
     port::acquire<reach::system>(as<uint64_t>(qp.cqe + 56));
@@ -189,7 +230,7 @@ OXSHMEM_DEVICE void note_completed(Qp &qp, uint64_t end, uint64_t room) {
 }
 
 // The end of a CQE that completes all blocks before `end`, where the last request is of one block,
-// and the bits of it that say so: the counter, and the opcode, which is 0 (MLX5_CQE_REQ).
+// and the bits of it that say so: the counter, and the opcode, which is kRequestDone.
 OXSHMEM_DEVICE uint32_t tail_of_last(uint64_t end) {
     return be((low(end) - 1) << 16);
 }

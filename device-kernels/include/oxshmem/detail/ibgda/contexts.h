@@ -97,7 +97,6 @@ OXSHMEM_LAZY OXSHMEM_DEVICE bool flush_one(const abi::Context &context) {
 
 // context_quiet where that was rung for, and ends with a request of one block that completes soon.
 OXSHMEM_LAZY OXSHMEM_DEVICE bool quiet_one(const abi::Context &context) {
-    constexpr uint32_t kLooks = 64;
     const PostedTo to = posted_to(context);
     if (to.several || port::state().flush_on_quiet != 0) {
         return false;
@@ -117,7 +116,7 @@ OXSHMEM_LAZY OXSHMEM_DEVICE bool quiet_one(const abi::Context &context) {
     const uint64_t room = end + (uint64_t{1} << qp.depth_log2);
     const uint32_t last = tail_of_last(end);
     OXSHMEM_NO_UNROLL
-    for (uint32_t look = 0; look < kLooks; ++look) {
+    for (uint32_t look = 0; look < port::kLooks; ++look) {
         const uint32_t tail = port::load<order::relaxed, reach::system>(as<uint32_t>(cqe + 60));
         if (((tail ^ last) & tail_bits()) == 0) {
             note_completed(qp, end, room);

@@ -56,6 +56,44 @@ OXSHMEM_DEVICE void network_p_runs(Queue queue, Qp &qp, Group &group, Located &r
     });
 }
 
+// The bytes of a row: a word of each lane of a whole warp, each behind that of the lane before.
+template <class T> OXSHMEM_DEVICE uint32_t row_bytes() {
+    return port::count_ones(port::kWholeWarp) * static_cast<uint32_t>(sizeof(T));
+}
+
+// Writes the calling lane's part of the request that puts a row.
+template <class T> OXSHMEM_DEVICE void write_row(const Slot &slot, const Located &remote, T value) {
+    const uint32_t lane = port::lane_id();
+    if (lane == 0) {
+        slot.inline_header(remote, row_bytes<T>(), true);
+    }
+    slot.inline_value(lane * static_cast<uint32_t>(sizeof(T)), value);
+}
+
+// Where a word goes, such that a target is adjacent to another, and under the same key, if their
+// places are. The chunk, which tells the key, is mixed in so high that targets on both sides of a
+// border are never adjacent.
+OXSHMEM_DEVICE uint64_t place_at(uint64_t offset) {
+    return offset + (chunk_of(offset) << 48);
+}
+
+// network_p where a whole warp puts a row, to a QP that it does not have for itself.
+template <class Queue, class T> OXSHMEM_DEVICE void network_p_row(Queue queue, Qp &qp, Located &remote, T value) {
+    Group group = make_group(port::kWholeWarp);
+    const uint32_t blocks = inline_blocks(row_bytes<T>());
+    const Reservation reservation = reserve(queue, qp, group, blocks, remote, value);
+    if (!reservation.ok) {
+        return;
+    }
+    profile_request(reservation.qpn, qp.pe, reservation.first + blocks);
+    write_row(slot_at(reservation, 0), remote, value);
+    submit(queue, qp, group, reservation, blocks, true, [&] {
+        if (group.rank < blocks) {
+            stamp(reservation, group.rank, blocks - 1 - group.rank);
+        }
+    });
+}
+
 // Writes one value inline. Lanes whose targets follow each other share a work request; the rest
 // share the reservation and the doorbell.
 template <class C, class T> OXSHMEM_DEVICE void network_p(C context, T *dst, T value, int pe) {
@@ -64,16 +102,26 @@ template <class C, class T> OXSHMEM_DEVICE void network_p(C context, T *dst, T v
         return;
     }
     const auto queue = queue_for(context, Use::data);
+    const uint32_t card = card_of(queue, pe);
     Qp &qp = qp_of(pe, queue);
+    Located remote{};
+    if constexpr (!kOfContext<C>) {
+        if (port::is_single()) {
+            post_single(
+                queue, qp, [&] { remote = locate_remote(dst, pe, card); },
+                [&](const Slot &slot) { slot.inline_word(remote, value, true); });
+            return;
+        }
+    }
     Group group = converge(queue, qp, 1);
-    Located remote = locate_remote(dst, pe, card_of(queue, pe));
-
+    remote = locate_remote(dst, pe, card);
     if (group.size > 1) {
-        // A lane continues the run of the lane before it if its target is adjacent and under the
-        // same key. The chunk, which tells the key, is mixed in so high that targets on both sides
-        // of a border are never adjacent.
-        const uint64_t place = remote.address + (chunk_of(remote.address) << 48);
-        const uint32_t starts = port::run_starts(group.mask, place, sizeof(T));
+        // A lane continues the run of the lane before it if its target is adjacent.
+        const uint32_t starts = port::run_starts(group.mask, place_at(remote.address), sizeof(T));
+        if (starts == 1 && group.mask == port::kWholeWarp) {
+            network_p_row(queue, qp, remote, value);
+            return;
+        }
         if (starts != group.mask) {
             network_p_runs(queue, qp, group, remote, value, starts);
             return;
@@ -99,28 +147,19 @@ template <class T> OXSHMEM_DEVICE bool p_alone(ContextQp queue, T *dst, T value,
     return end != 0;
 }
 
-// The same by a whole warp that has it, where each lane puts what follows that of the lane before
-// it: one request.
+// The same by a whole warp that has it, and puts a row.
 template <class T> OXSHMEM_DEVICE bool p_by_warp(ContextQp queue, T *dst, T value, int pe) {
     Qp &qp = *queue.qp;
     if (port::converged(reinterpret_cast<uint64_t>(&qp)) != port::kWholeWarp) {
         return false;
     }
-    // The place is that of network_p. A word in no heap follows no other.
-    const uint64_t to = offset_of(dst);
-    const uint64_t place = holds_word(dst) && is_checked_word(dst) ? to + (chunk_of(to) << 48) : ~0ull;
+    // A word in no heap follows no other.
+    const uint64_t place = holds_word(dst) && is_checked_word(dst) ? place_at(offset_of(dst)) : ~0ull;
     if (port::run_starts(port::kWholeWarp, place, sizeof(T)) != 1) {
         return false;
     }
     const Located remote = locate_remote(dst, pe, card_of(queue, pe));
-    const uint32_t bytes = port::count_ones(port::kWholeWarp) * static_cast<uint32_t>(sizeof(T));
-    return post_whole(queue, qp, inline_blocks(bytes), [&](const Slot &slot) {
-        const uint32_t lane = port::lane_id();
-        if (lane == 0) {
-            slot.inline_header(remote, bytes, true);
-        }
-        slot.inline_value(lane * static_cast<uint32_t>(sizeof(T)), value);
-    });
+    return post_whole(queue, qp, inline_blocks(row_bytes<T>()), [&](const Slot &slot) { write_row(slot, remote, value); });
 }
 
 // network_p in a context that the caller has for itself, to a PE that is not direct. It stands
@@ -281,6 +320,20 @@ OXSHMEM_LAZY OXSHMEM_DEVICE uint64_t network_transfer(ContextQp queue, void *dst
 // A put of one transfer by one lane that has the context for itself, as p_for_itself is.
 OXSHMEM_LAZY OXSHMEM_DEVICE bool put_for_itself(ContextQp queue, void *dst, const void *src, uint64_t bytes, int pe) {
     return posts_alone(queue) && is_one_transfer(dst, src, bytes, pe) && transfer_alone(queue, dst, src, bytes, pe) != 0;
+}
+
+// The same by a lane that posts by itself in the default context.
+OXSHMEM_LAZY OXSHMEM_DEVICE bool put_for_itself(DefaultContext context, void *dst, const void *src, uint64_t bytes, int pe) {
+    if (!port::is_single() || !is_one_transfer(dst, src, bytes, pe)) {
+        return false;
+    }
+    const uint32_t queue = queue_for(context, Use::data);
+    const uint32_t card = card_of(queue, pe);
+    Located remote{}, local{};
+    post_single(
+        queue, qp_of(pe, queue), [&] { remote = locate_remote(dst, pe, card), local = locate_local(src, card); },
+        [&](const Slot &slot) { slot.transfer(Opcode::rdma_write, remote, local, static_cast<uint32_t>(bytes), true); });
+    return true;
 }
 
 // Posts a put on QP `queue` of those to `pe`.
@@ -522,6 +575,36 @@ OXSHMEM_LAZY OXSHMEM_OUTLINE void network_quiet(uint32_t rank, uint32_t size) {
         post_flushes(rank, size);
     }
     for_used(rank, size, [&](uint32_t index) { complete_posted(as<Qp>(s.qps)[index], Op::quiet); });
+}
+
+// The QPs of the default context that were used, as far as the caller can know before it has
+// fenced, if one word tells them; or 0.
+OXSHMEM_LAZY OXSHMEM_DEVICE uint64_t used_before_fence() {
+    const abi::State &s = port::state();
+    if (by_proxy() || s.flush_on_quiet != 0 || static_cast<uint32_t>(s.n_pes) * s.qps_per_pe > 64) {
+        return 0;
+    }
+    return port::load<order::relaxed, reach::device>(as<uint64_t>(s.used));
+}
+
+// network_quiet by one lane, where everything was posted to one QP, and completes soon. It stands
+// where the call is, as put_for_itself does. `used`: used_before_fence. False: nothing was done.
+OXSHMEM_LAZY OXSHMEM_DEVICE bool quiet_soon(uint64_t used) {
+    if (used == 0 || (used & (used - 1)) != 0) {
+        return false;
+    }
+    const abi::State &s = port::state();
+    Qp &qp = as<Qp>(s.qps)[port::lowest_bit(used)];
+    // All on their way together; the last one lets no later one pass.
+    const Watch watch = watch_of(qp);
+    const uint64_t now = port::load<order::relaxed, reach::device>(as<uint64_t>(s.used));
+    const uint64_t gate = port::load<order::relaxed, reach::device>(&qp.gate);
+    const uint64_t known = known_completed(qp);
+    if (now != used || known >= abi::kBroken || !completes_soon(qp, watch, known, reserved_in(gate, known))) {
+        return false;
+    }
+    port::acquire<reach::system>(as<uint64_t>(watch.cqe + 56));
+    return true;
 }
 
 // A bit in what put_signal returns: the index is one of the block's queue for atomics.

@@ -40,9 +40,6 @@ template <order O, bool Private = false> OXSHMEM_DEVICE void ring_for(Qp &qp, co
     // A late doorbell has the HCA read a newer record, so what the record covers is where the HCA
     // sees it.
     doorbell_fence<O>();
-    if constexpr (!Private) {
-        port::store<order::relaxed, reach::device>(&qp.rung, end);
-    }
     if (bell.dbr != 0) {
         port::store<order::relaxed, reach::device>(as<uint32_t>(bell.dbr), be_index(low(end)));
         doorbell_fence<order::release>();
@@ -52,9 +49,11 @@ template <order O, bool Private = false> OXSHMEM_DEVICE void ring_for(Qp &qp, co
     // Before it rings, so that no completion has an earlier time.
     profile_doorbell(bell.qpn, qp.pe, end);
     port::mmio_store(as<uint64_t>(bell.doorbell), second_word << 32 | first_word);
+    // The holder of the baton alone reads it, and need not wait for it before it rings.
     if constexpr (Private) {
-        // The caller alone reads it, and need not wait for it before it rings.
         port::write(&qp.rung, end);
+    } else {
+        port::store<order::relaxed, reach::device>(&qp.rung, end);
     }
 }
 

@@ -51,7 +51,8 @@ namespace oxshmem::detail {
 // Whether a group that reserved (or entered again) has the baton by that, given what was in the
 // gate before.
 OXSHMEM_DEVICE bool got_baton(uint64_t gate) {
-    return groups_in(gate) == 0 && (gate & abi::kGateBatonFree) == 0;
+    constexpr uint64_t kGroups = abi::kGateOneGroup * ((1ull << abi::kGateGroupBits) - 1);
+    return (gate & (kGroups | abi::kGateBatonFree)) == 0;
 }
 
 // The blocks of a group, and the constants of their QP. These are read before the gate: both take
@@ -336,6 +337,14 @@ OXSHMEM_DEVICE bool leave(Qp &qp) {
     return (port::fetch_add<order::release, reach::device>(&qp.gate, 0 - abi::kGateOneGroup) & abi::kGateBatonFree) == 0;
 }
 
+// Leaves the gate if it is `alone`: as it was when the calling group, which has rung for its
+// blocks, had entered an empty one.
+OXSHMEM_DEVICE bool leave_alone(Qp &qp, uint64_t alone) {
+    // Release: a card must not see this doorbell after the next group's (the same is said of CPUs
+    // in rdma-core, providers/mlx5/qp.c, where it flushes its doorbell).
+    return port::compare_exchange<order::release, reach::device>(&qp.gate, alone, alone - abi::kGateOneGroup) == alone;
+}
+
 // Enters the gate again, for the baton. Returns where the last doorbell ended, or ~0 if another
 // group has it.
 OXSHMEM_LAZY OXSHMEM_DEVICE uint64_t take_baton(Qp &qp) {
@@ -442,13 +451,8 @@ OXSHMEM_DEVICE void submit(Queue queue, Qp &qp, const Group &group, const Reserv
     if (r.baton) {
         if (group.leads()) {
             ring_for<order::release>(qp, bell_of(qp), end);
-            // Alone still?
-            const uint64_t alone = end << abi::kGateReservedShift | abi::kGateOneGroup;
-            const uint64_t empty = alone - abi::kGateOneGroup;
+            rung = leave_alone(qp, (end << abi::kGateReservedShift) + abi::kGateOneGroup) ? ~0ull : end;
             count_doorbell(qp);
-            // Release: a card must not see this doorbell after the next group's (the same is said
-            // of CPUs in rdma-core, providers/mlx5/qp.c, where it flushes its doorbell).
-            rung = port::compare_exchange<order::release, reach::device>(&qp.gate, alone, empty) == alone ? ~0ull : end;
         }
     } else {
         port::fence<order::release, reach::device>();
@@ -512,6 +516,76 @@ OXSHMEM_DEVICE uint64_t post_preparing(Queue queue, Qp &qp, Blocks blocks, Prepa
     Group group = converge(queue, qp, blocks);
     const Reservation reservation = reserve_preparing(queue, qp, group, blocks * group.size, prepare, blocks, live...);
     return write_reserved(queue, qp, group, reservation, blocks, write);
+}
+
+// What a lane that posts one block alone does when that is not the usual case: the queue is full or
+// broken, or a fence was called. A function of its own for its registers. Returns what settle does.
+OXSHMEM_LAZY OXSHMEM_NOINLINE uint64_t settle_single(uint32_t queue, Qp &qp, Entry entry) {
+    Group group = make_group(1u << port::lane_id());
+    Reservation r = reservation_on(qp);
+    return settle(queue, qp, group, r, 1, entry);
+}
+
+// Ends the post of such a lane where other groups are in the gate. `rang`: it had the baton, and
+// rang for all before `end`.
+OXSHMEM_LAZY OXSHMEM_NOINLINE void leave_others(Qp &qp, uint64_t end, bool rang) {
+    const StampArray stamps{qp.stamps, qp.depth_log2};
+    uint64_t rung = end;
+    if (!rang) {
+        port::fence<order::release, reach::device>();
+        port::store<order::relaxed, reach::device>(stamps.at(end - 1), stamps.lap_of(end - 1));
+        rung = leave_or_take(qp, true);
+    }
+    if (rung != ~0ull) {
+        keep_ringing(qp, Ringers{false}, stamps, rung);
+    }
+}
+
+// Posts one request of one block on a QP that others may post to, by a lane that combines with no
+// others. It does what reserve, write_reserved and submit do, in few instructions: a lane that
+// posts alone waits for each of them. While the gate's atomic is on its way it calls `prepare()`.
+// Returns the index after the block, or 0 if nothing was posted (recorded).
+template <class Prepare, class Write>
+OXSHMEM_DEVICE uint64_t post_single(uint32_t queue, Qp &qp, Prepare prepare, Write write) {
+    const Entry entry = enter(queue, qp, 1);
+    const uint64_t wq = qp.wq;
+    const uint32_t qpn = qp.qpn, depth_log2 = qp.depth_log2;
+    prepare();
+
+    // The lowest bits of the index of the block, and of its distance from the oldest that has not
+    // completed, tell all that is usual.
+    const uint64_t completed = entry.known.first, fence_at = entry.known.second;
+    const uint32_t ahead = low(entry.gate >> abi::kGateReservedShift) - low(completed);
+    uint64_t first = completed + ahead;
+    uint32_t order = 0;
+    if ((ahead >> depth_log2 != 0) | (completed >= abi::kBroken) | (fence_at != 0)) {
+        const uint64_t told = settle_single(queue, qp, entry);
+        if (told == kToldFailed) {
+            return 0;
+        }
+        first = told & ~(kToldOrdered | kToldBaton);
+        order = (told & kToldOrdered) != 0 ? port::state().fence_order : 0;
+    }
+    const uint64_t end = first + 1;
+    profile_request(qpn, qp.pe, end);
+    write(Slot{wq, first, (1u << depth_log2) - 1, qpn, order});
+    // Loaded here and looked at below, so that the lane does not wait for it.
+    const UsedBit used = used_bit(queue, qp);
+    const uint64_t known = port::load<order::relaxed, reach::device>(used.word);
+    const bool baton = got_baton(entry.gate);
+    bool left = false;
+    if (baton) {
+        ring_for<order::release>(qp, bell_of(qp), end);
+        left = leave_alone(qp, entry.gate + (1ull << abi::kGateReservedShift) + abi::kGateOneGroup);
+        count_doorbell(qp);
+    }
+    if ((known & used.mask) == 0) {
+        port::fetch_or<order::relaxed, reach::device>(used.word, used.mask);
+    }
+    if (!left) {
+        leave_others(qp, end, baton);
+    }
+    return end;
 }
 
 // Posts one request of one block, by a lane that alone posts to any QP of its context, if its

@@ -16,7 +16,7 @@ constexpr uint32_t kInlineHeaderOffset = 32;  // behind control and remote addre
 constexpr uint32_t kInlineOffset = 36;        // first payload byte
 constexpr uint32_t kMostBlocks = 5;           // of any WQE: 32 lanes with 8 bytes each, inline
 
-OXSHMEM_DEVICE uint32_t inline_blocks(uint32_t payload) {
+OXSHMEM_DEVICE constexpr uint32_t inline_blocks(uint32_t payload) {
     return (kInlineOffset + payload + abi::kBlockBytes - 1) / abi::kBlockBytes;
 }
 
