@@ -9,8 +9,11 @@ use crate::device::KeptAddresses;
 use super::allocation::AllocationInfo;
 use super::error::AddressProblem;
 
-/// Heaps whose addresses are kept; the oldest is given back for the next.
-const KEPT: usize = 4;
+/// The most heaps whose addresses are kept.
+const KEPT: usize = 64;
+/// The most addresses that are kept, of more than one heap: a sixteenth of those that a process has
+/// on x86-64.
+const KEPT_BYTES: u64 = 8 << 40;
 
 static PAST: Mutex<Vec<PastHeap>> = Mutex::new(Vec::new());
 
@@ -25,15 +28,16 @@ struct PastHeap {
     allocations: Vec<AllocationInfo>,
 }
 
-/// Keeps the addresses of a heap, and of its node's other heaps, from being given to anything else.
-/// `base` is the first address of this PE's heap among them, and `allocations` are those that were
-/// live.
+/// Keeps the addresses of a heap, and of its node's other heaps, from being given to anything else
+/// until [`KEPT`] heaps or [`KEPT_BYTES`] of addresses have followed. `base` is the first address
+/// of this PE's heap among them, and `allocations` are those that were live.
 pub(super) fn keep(kept: KeptAddresses, addresses: Range<u64>, base: u64, allocations: Vec<AllocationInfo>) {
     let mut past = PAST.lock().unwrap_or_else(PoisonError::into_inner);
-    if past.len() == KEPT {
+    past.push(PastHeap { _kept: kept, addresses, base, allocations });
+    let bytes = |past: &[PastHeap]| past.iter().map(|heap| heap.addresses.end - heap.addresses.start).sum::<u64>();
+    while past.len() > 1 && (past.len() > KEPT || bytes(&past) > KEPT_BYTES) {
         past.remove(0);
     }
-    past.push(PastHeap { _kept: kept, addresses, base, allocations });
 }
 
 /// Returns what is wrong with an address if it lies in an earlier heap.

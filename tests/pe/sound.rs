@@ -78,7 +78,17 @@ pub fn earlier_pe(_: &[String]) -> Outcome {
     }
     let error = refused(pe.free(old));
     assert!(matches!(error, HeapError::EarlierPe { .. }), "{error}");
-    Ok(pe.finalize()?)
+    pe.finalize()?;
+
+    // The same when the program has joined more often.
+    for _ in 0..6 {
+        let pe = oxshmem::init()?;
+        assert_ne!(pe.alloc::<u64>(8)?.address(), old_address);
+        let error = refused(pe.read(pe.view_at::<u64>(old_address, 8)));
+        assert!(matches!(error, HeapError::Address { problem: AddressProblem::EarlierHeap { .. }, .. }), "{error}");
+        pe.finalize()?;
+    }
+    Ok(())
 }
 
 /// Slices of memory that was freed, whose memory another allocation has taken.
