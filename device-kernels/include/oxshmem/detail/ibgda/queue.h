@@ -61,8 +61,11 @@ OXSHMEM_DEVICE uint64_t reserved_in(uint64_t gate, uint64_t near) {
     return near + static_cast<uint64_t>(ahead);
 }
 
+// The bits of a gate that count groups.
+constexpr uint64_t kGateGroups = abi::kGateOneGroup * ((1ull << abi::kGateGroupBits) - 1);
+
 OXSHMEM_DEVICE uint64_t groups_in(uint64_t gate) {
-    return (gate & (abi::kGateOneGroup * ((1ull << abi::kGateGroupBits) - 1))) / abi::kGateOneGroup;
+    return (gate & kGateGroups) / abi::kGateOneGroup;
 }
 
 // Where WQE number `index` begins.

@@ -51,8 +51,7 @@ namespace oxshmem::detail {
 // Whether a group that reserved (or entered again) has the baton by that, given what was in the
 // gate before.
 OXSHMEM_DEVICE bool got_baton(uint64_t gate) {
-    constexpr uint64_t kGroups = abi::kGateOneGroup * ((1ull << abi::kGateGroupBits) - 1);
-    return (gate & (kGroups | abi::kGateBatonFree)) == 0;
+    return (gate & (kGateGroups | abi::kGateBatonFree)) == 0;
 }
 
 // The blocks of a group, and the constants of their QP. These are read before the gate: both take
