@@ -17,8 +17,10 @@ struct Queued {
     const char *src;
     uint64_t bytes;
     int root; // of a broadcast
-    int peer; // of a put
+    int peer; // of a put, a get and a signal
     cudaStream_t stream;
+    uint64_t *signal;
+    uint64_t turn; // the value of a signal, and of a word
 };
 
 using QueueCall = int (*)(const Queued &);
@@ -27,6 +29,22 @@ using QueueCall = int (*)(const Queued &);
 
 inline int stream_put(const Queued &q) {
     return oxshmemx_putmem_on_stream(q.dst, q.src, q.bytes, q.peer, q.stream);
+}
+inline int stream_put_quiet(const Queued &q) {
+    const int failed = stream_put(q);
+    return failed != 0 ? failed : oxshmemx_quiet_on_stream(q.stream);
+}
+inline int stream_get(const Queued &q) {
+    return oxshmemx_getmem_on_stream(q.dst, q.src, q.bytes, q.peer, q.stream);
+}
+inline int stream_p(const Queued &q) {
+    return oxshmemx_put_word_on_stream(q.signal, q.turn, sizeof(q.turn), q.peer, q.stream);
+}
+inline int stream_signal(const Queued &q) {
+    return oxshmemx_signal_op_on_stream(q.signal, q.turn, OXSHMEM_SIGNAL_SET, q.peer, q.stream);
+}
+inline int stream_put_signal(const Queued &q) {
+    return oxshmemx_putmem_signal_on_stream(q.dst, q.src, q.bytes, q.signal, q.turn, OXSHMEM_SIGNAL_SET, q.peer, q.stream);
 }
 inline int stream_barrier_all(const Queued &q) {
     return oxshmemx_barrier_all_on_stream(q.stream);
@@ -56,6 +74,27 @@ inline int stream_reducescatter(const Queued &q) {
 
 inline int stream_put(const Queued &q) {
     nvshmemx_putmem_on_stream(q.dst, q.src, q.bytes, q.peer, q.stream);
+    return 0;
+}
+inline int stream_put_quiet(const Queued &q) {
+    stream_put(q);
+    nvshmemx_quiet_on_stream(q.stream);
+    return 0;
+}
+inline int stream_get(const Queued &q) {
+    nvshmemx_getmem_on_stream(q.dst, q.src, q.bytes, q.peer, q.stream);
+    return 0;
+}
+inline int stream_p(const Queued &q) {
+    nvshmemx_uint64_p_on_stream(q.signal, q.turn, q.peer, q.stream);
+    return 0;
+}
+inline int stream_signal(const Queued &q) {
+    nvshmemx_signal_op_on_stream(q.signal, q.turn, NVSHMEM_SIGNAL_SET, q.peer, q.stream);
+    return 0;
+}
+inline int stream_put_signal(const Queued &q) {
+    nvshmemx_putmem_signal_on_stream(q.dst, q.src, q.bytes, q.signal, q.turn, NVSHMEM_SIGNAL_SET, q.peer, q.stream);
     return 0;
 }
 inline int stream_barrier_all(const Queued &q) {

@@ -119,6 +119,11 @@ const Entry kEntries[] = {
     {"flag_sync", flag_sync, Role::meeting, nullptr},
     {"flag_barrier", flag_barrier, Role::meeting, nullptr},
     {"stream_put", nullptr, Role::put, nullptr, stream_put},
+    {"stream_put_quiet", nullptr, Role::put, nullptr, stream_put_quiet},
+    {"stream_put_signal", nullptr, Role::put, nullptr, stream_put_signal},
+    {"stream_get", nullptr, Role::get, nullptr, stream_get},
+    {"stream_p", nullptr, Role::signals, nullptr, stream_p},
+    {"stream_signal", nullptr, Role::signals, nullptr, stream_signal},
     {"stream_barrier_all", nullptr, Role::meeting, nullptr, stream_barrier_all},
     {"stream_sync_all", nullptr, Role::meeting, nullptr, stream_sync_all},
     {"stream_broadcast", nullptr, Role::broadcast, nullptr, stream_broadcast},
@@ -357,8 +362,9 @@ private:
 
     void queue(const Entry &entry, const Row &row, uint64_t first, uint64_t last) {
         for (uint64_t i = first; i < last; ++i) {
-            const char *src = src_ + (row.steps == 1 ? shift_of(i) : 0);
-            const Queued call{dst_, src, row.bytes, static_cast<int>(i % static_cast<uint64_t>(n_)), other(), stream_};
+            const char *src = src_ + (entry.role == Role::get ? row.away(i) : row.steps == 1 ? shift_of(i) : 0);
+            const int root = static_cast<int>(i % static_cast<uint64_t>(n_));
+            const Queued call{dst_, src, row.bytes, root, other(), stream_, signals_, base_ + i + 1};
             require(entry.call(call), entry.name);
         }
     }

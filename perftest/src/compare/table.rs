@@ -112,9 +112,9 @@ const fn queued(name: &'static str, title: &'static str, kernel: &'static str, b
     }
 }
 
-/// Returns a row of a put to the other PE that the host queues.
-const fn queued_put(name: &'static str, title: &'static str, bytes: u64) -> Row {
-    Row { step: 0, ..queued(name, title, "stream_put", bytes) }
+/// Returns a row of an operation on the other PE that the host queues.
+const fn queued_to(name: &'static str, title: &'static str, kernel: &'static str, bytes: u64) -> Row {
+    Row { step: 0, ..queued(name, title, kernel, bytes) }
 }
 
 /// Returns a row in which all PEs send `bytes` to each, by puts of all CTAs. There is room for the
@@ -453,9 +453,16 @@ pub const ROWS: &[Row] = &[
         300,
         Some(Goal::OfTheirTime(0.97)),
     ),
-    queued_put("stream_put_8", "put on a stream, 8 B", 8),
-    queued_put("stream_put_32k", "put on a stream, 32 KiB", 32 * KIB),
-    queued_put("stream_put_256m", "put on a stream, 256 MiB", 256 * MIB),
+    queued_to("stream_put_8", "put on a stream, 8 B", "stream_put", 8),
+    queued_to("stream_put_32k", "put on a stream, 32 KiB", "stream_put", 32 * KIB),
+    queued_to("stream_put_256m", "put on a stream, 256 MiB", "stream_put", 256 * MIB),
+    queued_to("stream_put_quiet_8", "put + quiet on a stream, 8 B", "stream_put_quiet", 8),
+    queued_to("stream_put_signal_8", "put_signal on a stream, 8 B", "stream_put_signal", 8),
+    queued_to("stream_put_signal_32k", "put_signal on a stream, 32 KiB", "stream_put_signal", 32 * KIB),
+    shifted(queued_to("stream_get_8", "get on a stream, 8 B", "stream_get", 8)),
+    shifted(queued_to("stream_get_32k", "get on a stream, 32 KiB", "stream_get", 32 * KIB)),
+    queued_to("stream_p", "p on a stream", "stream_p", 8),
+    queued_to("stream_signal", "signal SET on a stream", "stream_signal", 8),
     queued("stream_barrier_all", "barrier_all on a stream", "stream_barrier_all", 8),
     queued("stream_sync_all", "sync_all on a stream", "stream_sync_all", 8),
     queued("stream_reduce_8", "sum reduce on a stream, 8 B", "stream_reduce", 8),
