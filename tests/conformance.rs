@@ -106,10 +106,17 @@ jobs! {
     host_collectives_p2p_4: "host_collectives", P2p, 4;
     host_collectives_p2p_3_push: "host_collectives", P2p, 3, "OXSHMEM_COLLECTIVES" = "broadcast=push,collect=push,fcollect=push,alltoall=push,alltoalls=push,reduce=push,reducescatter=push";
     host_collectives_p2p_3_packets: "host_collectives", P2p, 3, "OXSHMEM_COLLECTIVES" = "broadcast=packets,collect=packets,fcollect=packets,alltoall=packets,alltoalls=packets,reduce=packets,reducescatter=packets";
+    host_collectives_p2p_3_relay: "host_collectives", P2p, 3, "OXSHMEM_COLLECTIVES" = "broadcast=relay,reduce=relay";
+    host_collectives_p2p_4_relay: "host_collectives", P2p, 4, "OXSHMEM_COLLECTIVES" = "broadcast=relay,reduce=relay";
+    host_collectives_p2p_2_copy: "host_collectives", P2p, 2, "OXSHMEM_COLLECTIVES" = "broadcast=copy,fcollect=copy,alltoall=copy";
+    host_collectives_p2p_3_no_sms: "host_collectives", P2p, 3, "OXSHMEM_COLLECTIVES_SMS" = "0";
+    host_collectives_p2p_4_no_sms: "host_collectives", P2p, 4, "OXSHMEM_COLLECTIVES_SMS" = "0";
+    grid_collectives_p2p_2_no_sms: "grid_collectives", P2p, 2, "OXSHMEM_COLLECTIVES_SMS" = "0";
     host_collectives_p2p_4_tree: "host_collectives" "1000", P2p, 4, "OXSHMEM_COLLECTIVES" = "broadcast=tree";
 
     float_sums_p2p_8: "float_sums", P2p, 8;
     float_sums_p2p_8_packets: "float_sums", P2p, 8, "OXSHMEM_COLLECTIVES" = "reduce=packets,reducescatter=packets";
+    float_sums_p2p_8_relay: "float_sums", P2p, 8, "OXSHMEM_COLLECTIVES" = "reduce=relay,reducescatter=packets";
     float_sums_p2p_8_push: "float_sums", P2p, 8, "OXSHMEM_COLLECTIVES" = "reduce=push,reducescatter=push";
     float_sums_p2p_8_oneshot: "float_sums", P2p, 8, "OXSHMEM_COLLECTIVES" = "reduce=oneshot,reducescatter=push";
     float_sums_ibgda_6_push: "float_sums", Ibgda, 6, "OXSHMEM_COLLECTIVES" = "reduce=push,reducescatter=push";

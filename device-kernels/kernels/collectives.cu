@@ -88,11 +88,20 @@ OXSHMEM_BY_BLOCKS(oxshmem_host_broadcast_packets) {
 OXSHMEM_BY_BLOCKS(oxshmem_host_broadcast_push) {
     oxshmem::detail::ByBlocks{team, dst, src, n}.broadcast(first, oxshmem::detail::Caller::push);
 }
+OXSHMEM_BY_BLOCKS(oxshmem_host_broadcast_relay) {
+    oxshmem::detail::ByBlocks{team, dst, src, n}.broadcast(first, oxshmem::detail::Caller::relay);
+}
+OXSHMEM_BY_BLOCKS(oxshmem_host_broadcast_copy) {
+    oxshmem::detail::ByBlocks{team, dst, src, n}.broadcast(first, oxshmem::detail::Caller::copy_engines);
+}
 OXSHMEM_BY_BLOCKS(oxshmem_host_fcollect_packets) {
     oxshmem::detail::ByBlocks{team, dst, src, n}.fcollect(oxshmem::detail::Caller::packets);
 }
 OXSHMEM_BY_BLOCKS(oxshmem_host_fcollect_push) {
     oxshmem::detail::ByBlocks{team, dst, src, n}.fcollect(oxshmem::detail::Caller::push);
+}
+OXSHMEM_BY_BLOCKS(oxshmem_host_fcollect_copy) {
+    oxshmem::detail::ByBlocks{team, dst, src, n}.fcollect(oxshmem::detail::Caller::copy_engines);
 }
 OXSHMEM_BY_BLOCKS(oxshmem_host_alltoall_packets) {
     oxshmem::detail::ByBlocks{team, dst, src, n}.alltoall(oxshmem::detail::Caller::packets);
@@ -100,27 +109,34 @@ OXSHMEM_BY_BLOCKS(oxshmem_host_alltoall_packets) {
 OXSHMEM_BY_BLOCKS(oxshmem_host_alltoall_push) {
     oxshmem::detail::ByBlocks{team, dst, src, n}.alltoall(oxshmem::detail::Caller::push);
 }
+OXSHMEM_BY_BLOCKS(oxshmem_host_alltoall_copy) {
+    oxshmem::detail::ByBlocks{team, dst, src, n}.alltoall(oxshmem::detail::Caller::copy_engines);
+}
+OXSHMEM_BOUNDED_KERNEL(512, oxshmem_host_copied, uint32_t call, oxshmem::abi::KnownTeam team) {
+    using namespace oxshmem::abi;
+    const Op op = call == static_cast<uint32_t>(Call::broadcast)  ? Op::broadcast
+                  : call == static_cast<uint32_t>(Call::fcollect) ? Op::fcollect
+                                                                  : Op::alltoall;
+    oxshmem::detail::end_copies<oxshmem::detail::opening_blocks>(team, op, static_cast<Call>(call));
+}
 OXSHMEM_BY_BLOCKS(oxshmem_host_alltoalls_push) {
     oxshmem::detail::alltoalls_bytes<oxshmem::detail::opening_blocks>(
         team, dst, src, static_cast<ptrdiff_t>(first), static_cast<ptrdiff_t>(second), n, kind, oxshmem::detail::Caller::push);
 }
 
 // Reductions with what `...` makes of `type` and `which`.
-#define OXSHMEM_REDUCE_BY_BLOCKS(name, ...)                                                                                    \
-    OXSHMEM_BY_BLOCKS(oxshmem_host_reduce_##name##_packets) {                                                                  \
+#define OXSHMEM_REDUCE_BY_BLOCKS_AND(name, caller, ...)                                                                        \
+    OXSHMEM_BY_BLOCKS(name) {                                                                                                  \
         using namespace oxshmem;                                                                                               \
         using namespace oxshmem::detail;                                                                                       \
         [[maybe_unused]] const Type type = static_cast<Type>(kind);                                                            \
         [[maybe_unused]] const ReduceOp which = static_cast<ReduceOp>(op);                                                     \
-        ByBlocks{team, dst, src, n}.reduce(call, __VA_ARGS__, Caller::packets);                                                \
-    }                                                                                                                          \
-    OXSHMEM_BY_BLOCKS(oxshmem_host_reduce_##name##_push) {                                                                     \
-        using namespace oxshmem;                                                                                               \
-        using namespace oxshmem::detail;                                                                                       \
-        [[maybe_unused]] const Type type = static_cast<Type>(kind);                                                            \
-        [[maybe_unused]] const ReduceOp which = static_cast<ReduceOp>(op);                                                     \
-        ByBlocks{team, dst, src, n}.reduce(call, __VA_ARGS__, by_shares_or_one_shot(algorithm));                               \
+        ByBlocks{team, dst, src, n}.reduce(call, __VA_ARGS__, caller);                                                         \
     }
+#define OXSHMEM_REDUCE_BY_BLOCKS(name, ...)                                                                                    \
+    OXSHMEM_REDUCE_BY_BLOCKS_AND(oxshmem_host_reduce_##name##_packets, Caller::packets, __VA_ARGS__)                           \
+    OXSHMEM_REDUCE_BY_BLOCKS_AND(oxshmem_host_reduce_##name##_relay, Caller::relay, __VA_ARGS__)                               \
+    OXSHMEM_REDUCE_BY_BLOCKS_AND(oxshmem_host_reduce_##name##_push, by_shares_or_one_shot(algorithm), __VA_ARGS__)
 
 OXSHMEM_REDUCE_BY_BLOCKS(any, CombineNumbered{type, which})
 OXSHMEM_REDUCE_BY_BLOCKS(sum_float, Combine<float, ReduceOp::op_sum>{})

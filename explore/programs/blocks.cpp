@@ -21,14 +21,14 @@ void begin_turn(uint32_t turn, uint32_t n) {
 using Sum = detail::Combine<uint64_t, abi::ReduceOp::op_sum>;
 
 // Each block looks at the whole result, so it has to be there once the kernel has ended.
-template <Caller kCaller, uint32_t kTurns> void sums() {
+template <Caller kCaller, uint32_t kTurns, uint32_t kWords = 4> void sums() {
     const abi::KnownTeam team = known_world();
     for (uint32_t turn = 1; turn <= kTurns; ++turn) {
-        begin_turn(turn, 4);
-        expect(detail::reduce_named<opening_blocks>(team, target(turn), source(turn), 4, true, Sum{}, kCaller) == 0,
+        begin_turn(turn, kWords);
+        expect(detail::reduce_named<opening_blocks>(team, target(turn), source(turn), kWords, true, Sum{}, kCaller) == 0,
                "reduce failed");
         next_kernel();
-        check_sums(turn, target(turn), 4);
+        check_sums(turn, target(turn), kWords);
     }
 }
 
@@ -58,6 +58,35 @@ template <Caller kCaller, uint32_t kTurns> void gathers() {
                "fcollect failed");
         next_kernel();
         check_gathered(turn, target(turn), 4);
+    }
+}
+
+// A thread plays the copy engine. In the second turn the members do not agree, and meet once only.
+void copied() {
+    constexpr uint32_t kWords = 4;
+    const abi::KnownTeam team = known_world();
+    for (uint32_t turn = 1; turn <= 3; ++turn) {
+        begin_turn(turn, kWords);
+        const bool agree = turn != 2;
+        const uint64_t bytes = agree || me() == 0 ? 8 * kWords : 8;
+        const int failed =
+            detail::gather_parts<opening_blocks>(team, abi::Collective::fcollect, abi::Op::fcollect, abi::Call::fcollect,
+                                                 target(turn), source(turn), bytes, 0, Caller::copy_engines);
+        expect((failed == 0) == agree, "the opening of a call does not say whether the members agree");
+        next_kernel();
+        for (int pe = 0; agree && lane() == 0 && pe < port::state().n_pes; ++pe) {
+            for (uint32_t i = 0; i < kWords; ++i) {
+                uint64_t *to = detail::translate(target(turn) + static_cast<uint32_t>(me()) * kWords + i, pe);
+                port::store<port::order::relaxed, port::reach::system>(to, word_at(source(turn), i));
+            }
+        }
+        next_kernel();
+        const int ended = detail::end_copies<opening_blocks>(team, abi::Op::fcollect, abi::Call::fcollect);
+        expect((ended == 0) == agree, "the end of copies does not say whether the members have met");
+        next_kernel();
+        if (agree) {
+            check_gathered(turn, target(turn), kWords);
+        }
     }
 }
 
@@ -96,6 +125,7 @@ constexpr oxshmem_explore_program kPrograms[] = {
     by_blocks("reduce_packets_wrap", sums<Caller::packets, 4>, 2, 1, 0xfffffffe),
     by_blocks("reduce_packets_warp", sums<Caller::packets, 2>, 2, 2, 5),
     by_blocks("reduce_push", sums<Caller::push, 3>, 2, 1, 0xffffffff),
+    by_blocks("reduce_push_long", sums<Caller::push, 2, 64>, 2, 1, 2),
     by_blocks("reduce_one_shot", sums<Caller::one_shot, 3>, 2, 1, 2),
     by_blocks("reduce_by_turns", sums_by_turns<4>, 2, 1, 0xfffffffd),
     by_blocks("fcollect_packets", gathers<Caller::packets, 3>, 2, 1, 3),
@@ -105,6 +135,9 @@ constexpr oxshmem_explore_program kPrograms[] = {
     by_blocks("broadcast_push_3", broadcasts<Caller::push, 2>, 2, 1, 2, 3),
     by_blocks("broadcast_push_long_3", broadcasts<Caller::push, 2, 32>, 2, 1, 2, 3),
     by_blocks("reduce_packets_3", sums<Caller::packets, 2>, 2, 1, 2, 3),
+    uneven(by_blocks("fcollect_copied", copied, 1, 1, 2)),
+    by_blocks("reduce_relay_3", sums<Caller::relay, 3, 9>, 2, 1, 2, 3),
+    by_blocks("broadcast_relay_3", broadcasts<Caller::relay, 3, 5>, 2, 1, 0xfffffffe, 3),
     uneven(by_blocks("disagreement", disagreement, 2, 1, 4)),
     early(by_blocks("reduce_early", sums<Caller::packets, 3>, 2, 1, 2)),
 };

@@ -10,7 +10,7 @@
 
 namespace explore {
 
-constexpr uint64_t kSource = 0x400, kTarget = 0x800, kTurnBytes = 0x100;
+constexpr uint64_t kSource = 0x400, kTarget = 0x800, kTurnBytes = 0x200;
 
 inline uint64_t word(uint32_t turn, int pe, uint32_t i) {
     return 0x1000000u * turn + 0x10000u * static_cast<uint32_t>(pe) + 0x100 + i;

@@ -127,7 +127,7 @@ namespace explore {
 
 using namespace oxshmem;
 
-constexpr uint64_t kConstantBytes = 32768, kOtherBytes = 65536, kHeapBytes = 131072;
+constexpr uint64_t kConstantBytes = 32768, kOtherBytes = 65536, kHeapBytes = 262144;
 constexpr uint64_t kHeapsAt = kConstantBytes + kOtherBytes;
 constexpr uint64_t kWorkspaceAt = 24576; // of the team, in the heap
 constexpr uint64_t kSharedBytes = kHeapsAt + kExplorePes * kHeapBytes;

@@ -1158,6 +1158,10 @@ pub enum Algorithm {
     OneShot = 3,
     /// load and store within a node, messages between nodes; for the host's kernels (detail/levels.h)
     Levels = 4,
+    /// broadcast and reduce: packets of shares, which each member passes on; for the host's kernels
+    Relay = 5,
+    /// broadcast, fcollect and alltoall: copies that the host queues between meetings
+    CopyEngines = 6,
 }
 /** `algorithm` is used up to this many bytes: of dst for broadcast and reduce, of one member's
  contribution for collect (the largest) and fcollect, of one pair for alltoall and alltoalls, of
@@ -1206,8 +1210,11 @@ pub const BLOCKS_PACKETS: u64 = 524288;
    uint64_t headers\[2\]\[kOneRoundPes\]
    uint64_t arrivals\[2\]\[2\]\[n_pes\]
    unsigned char packets\[2\]\[kBlockPacketBytes\]
+ and then, if the team has more than two members, for each block:
+   unsigned char passed\[kBlockPacketBytes\]     packets that members pass on
  The first index is the epoch modulo 2. Members that are in epoch e have all left epoch e - 2, so
- nothing is overwritten unread. Arrivals take whole lines of 128 bytes.
+ nothing is overwritten unread. A member writes to `passed` when it knows that all members have
+ entered its epoch, so all have left those before. Arrivals take whole lines of 128 bytes.
 
  In a team that has several nodes at most kLevelsBlocks blocks carry out a collective. A further
  one has the place of several of those above, as many as there is room for, and meets by

@@ -80,7 +80,8 @@ pub const fn team_workspace_bytes(n_pes: u64, blocks: u64) -> u64 {
     let headers = 2 * ONE_ROUND_PES as u64 * 8;
     let arrivals = (2 * 2 * n_pes * 8).next_multiple_of(LINE_BYTES);
     let further = blocks.saturating_sub(1);
-    rounds + headers + arrivals + 2 * PACKET_BYTES + further * (headers + arrivals + 2 * BLOCK_PACKET_BYTES)
+    let passed = if n_pes > 2 { blocks * BLOCK_PACKET_BYTES } else { 0 };
+    rounds + headers + arrivals + 2 * PACKET_BYTES + further * (headers + arrivals + 2 * BLOCK_PACKET_BYTES) + passed
 }
 
 /// Returns the bytes of messages of one parity that the smallest block has room for, of those that

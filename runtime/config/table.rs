@@ -318,18 +318,20 @@ variables! {
     "OXSHMEM_MAX_TEAMS" copy max_teams: u32 = 32, Limits::Range(4, 256);
     /// Which algorithms collectives use instead of the library's choice. Each of `broadcast`,
     /// `collect`, `fcollect`, `alltoall`, `alltoalls`, `reduce` and `reducescatter` may have up to
-    /// three of `packets`, `push`, `tree` (broadcast and reduce), `oneshot` (reduce) and `levels`,
-    /// each with the size up to which it is used; see `teams.md`.
+    /// three of `packets`, `push`, `tree` and `relay` (broadcast and reduce), `oneshot` (reduce),
+    /// `copy` (broadcast, fcollect and alltoall) and `levels`, each with the size up to which it is
+    /// used; see `teams.md`.
     "OXSHMEM_COLLECTIVES" borrow collectives: Collectives = Collectives::default(), Limits::None;
     /// A file with the algorithms that collectives use by number of nodes and PEs, which
     /// `oxshmem-tune` measures and writes, instead of the library's choice. All PEs must have files
     /// with the same content. `OXSHMEM_COLLECTIVES` goes before it. See `teams.md`.
     "OXSHMEM_TUNING" borrow tuning: Option<PathBuf> = None, Limits::None;
     /// The most multiprocessors of a GPU that a collective of the host or on a stream occupies, one
-    /// block each; small collectives take fewer. The number is halved until the workspaces of
-    /// `OXSHMEM_MAX_TEAMS` teams take at most an eighth of `OXSHMEM_HEAP_MAX`. On the `cpu` device
-    /// it is the most blocks.
-    "OXSHMEM_COLLECTIVES_SMS" copy collectives_sms: u32 = 64, Limits::Range(1, 128);
+    /// block each; small collectives take fewer. With 0 `copy` is the algorithm of `broadcast`,
+    /// `fcollect` and `alltoall` (see `teams.md`), and other collectives have one block. The number
+    /// is halved until the workspaces of `OXSHMEM_MAX_TEAMS` teams take at most an eighth of
+    /// `OXSHMEM_HEAP_MAX`. On the `cpu` device it is the most blocks.
+    "OXSHMEM_COLLECTIVES_SMS" copy collectives_sms: u32 = 64, Limits::Range(0, 128);
     /// Deadline of every wait for another PE, on the device and on the host; after it the operation
     /// ends with an error.
     "OXSHMEM_TIMEOUT" copy timeout: Duration = Duration::from_secs(30), Limits::Range(1_000, 24 * HOUR);

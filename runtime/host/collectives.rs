@@ -5,6 +5,7 @@ use bytemuck::Pod;
 use half::{bf16, f16};
 use num_complex::Complex;
 
+use super::copies::{Args, queue_copies};
 use super::issuer::sealed::Issuer;
 use super::transfer::THREADS;
 use crate::Result;
@@ -73,10 +74,6 @@ fn is_defined(op: ReduceOp, element: Type) -> bool {
         ReduceOp::Sum | ReduceOp::Prod => true,
     }
 }
-
-/// The arguments of the kernel: call, team, dst, src, n, then the root or both strides, the
-/// element's bytes or type, and the operator.
-pub(super) type Args = (u32, i32, u64, u64, u64, i64, i64, u32, u32);
 
 /// A launch of the kernel.
 pub(super) struct Launch {
@@ -183,18 +180,25 @@ pub(super) fn queue<I: Issuer + ?Sized>(issuer: &I, team: &Team, call: impl FnOn
             // heap, which a slice is not.
             unsafe { own.queue_collective(stream, "oxshmem_host_collective", config, args) }
         }
+        Plan::Copies => {
+            let kernel = kernel_by_blocks(args.0, args.7, args.8, Algorithm::CopyEngines);
+            queue_copies(own, (team, known), stream, kernel, args, refused.is_some())
+        }
         Plan::Levels(blocks) => {
             let config = threads_of(blocks, size.total, FEW_BYTES);
             // SAFETY: as above.
             unsafe { own.queue_in_levels(stream, config, args) }
         }
         Plan::Blocks(blocks, algorithm) => {
-            let config = if algorithm == Algorithm::Packets {
+            let config = match algorithm {
                 // Every block sends its part to each of the other members.
-                let sent = size.divisible.map_or(0, |(_, bytes)| bytes).saturating_mul(team.n_pes() as u64 - 1);
-                threads_of(blocks, size.total.max(sent), FEW_BYTES_IN_PACKETS)
-            } else {
-                threads_of(blocks, size.total, FEW_BYTES)
+                Algorithm::Packets => {
+                    let sent = size.divisible.map_or(0, |(_, bytes)| bytes).saturating_mul(team.n_pes() as u64 - 1);
+                    threads_of(blocks, size.total.max(sent), FEW_BYTES_IN_PACKETS)
+                }
+                // And here its part of a share.
+                Algorithm::Relay => threads_of(blocks, size.total, FEW_BYTES_IN_PACKETS),
+                _ => threads_of(blocks, size.total, FEW_BYTES),
             };
             let (call, _, dst, src, n, first, second, kind, op) = args;
             let args = (call, known, dst, src, n, first, second, kind, op, algorithm as u32);
@@ -213,6 +217,8 @@ fn kernel_by_blocks(call: u32, kind: u32, op: u32, algorithm: Algorithm) -> &'st
         ($name:literal) => {
             match algorithm {
                 Algorithm::Packets => concat!("oxshmem_host_", $name, "_packets"),
+                Algorithm::Relay => concat!("oxshmem_host_", $name, "_relay"),
+                Algorithm::CopyEngines => concat!("oxshmem_host_", $name, "_copy"),
                 _ => concat!("oxshmem_host_", $name, "_push"),
             }
         };

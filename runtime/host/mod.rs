@@ -4,6 +4,7 @@
 pub(crate) mod atomic;
 pub mod by_address;
 pub(crate) mod collectives;
+mod copies;
 pub(crate) mod issuer;
 pub(crate) mod operations;
 pub(crate) mod sides;

@@ -211,14 +211,23 @@ impl Pe {
     ///
     /// # Safety
     /// The source names that many bytes that the device can read, until the operation has ended.
-    pub(super) unsafe fn queue_put(
+    pub(super) unsafe fn queue_put(&self, sides: (u64, u64), bytes: u64, pe: usize, stream: &Stream) -> Result<()> {
+        let _call = self.host_profile().begins("put", Subject::Peer(pe), bytes);
+        // SAFETY: the caller's promise.
+        unsafe { self.queue_part(sides, bytes, pe, stream) }
+    }
+
+    /// Does the same as a part of a call, which is not counted.
+    ///
+    /// # Safety
+    /// The same as for [`queue_put`](Self::queue_put).
+    pub(super) unsafe fn queue_part(
         &self,
         (target, source): (u64, u64),
         bytes: u64,
         pe: usize,
         stream: &Stream,
     ) -> Result<()> {
-        let _call = self.host_profile().begins("put", Subject::Peer(pe), bytes);
         if bytes != 0
             && let Some(there) = self.mapped(target, bytes, pe)
             // SAFETY: the target is mapped; the source is the caller's promise.

@@ -4,7 +4,7 @@
 use std::fmt::{self, Write as _};
 use std::str::FromStr;
 
-use crate::abi::Algorithm::{self, Levels, OneShot, Packets, Push, Tree};
+use crate::abi::Algorithm::{self, CopyEngines, Levels, OneShot, Packets, Push, Relay, Tree};
 use crate::abi::{self, CHOICES, COLLECTIVES, Choice, Collective};
 use crate::config::size::ByteSize;
 
@@ -20,8 +20,15 @@ const NAMES: [(Collective, &str); COLLECTIVES] = [
 ];
 
 /// Every algorithm, with its name.
-const ALGORITHMS: [(Algorithm, &str); 5] =
-    [(Packets, "packets"), (Push, "push"), (Tree, "tree"), (OneShot, "oneshot"), (Levels, "levels")];
+const ALGORITHMS: [(Algorithm, &str); 7] = [
+    (Packets, "packets"),
+    (Push, "push"),
+    (Tree, "tree"),
+    (OneShot, "oneshot"),
+    (Levels, "levels"),
+    (Relay, "relay"),
+    (CopyEngines, "copy"),
+];
 
 /// The algorithm up to this many bytes.
 type Step = (u64, Algorithm);
@@ -57,8 +64,9 @@ fn packet_limit(n_pes: usize) -> u64 {
 fn exists(collective: Collective, algorithm: Algorithm) -> bool {
     match algorithm {
         Packets | Push | Levels => true,
-        Tree => matches!(collective, Collective::Broadcast | Collective::Reduce),
+        Tree | Relay => matches!(collective, Collective::Broadcast | Collective::Reduce),
         OneShot => collective == Collective::Reduce,
+        CopyEngines => matches!(collective, Collective::Broadcast | Collective::Fcollect | Collective::Alltoall),
     }
 }
 
@@ -106,8 +114,8 @@ impl Shape {
 /// Written as `fcollect=push,broadcast=packets:4K/tree`: after the collective's name up to three
 /// algorithms separated by `/`, with ascending sizes; only the last may be without one. `push` is
 /// what is used beyond the last size. Entries that a team cannot use are skipped for that team:
-/// `packets` where not all members reach each other by load and store, and `tree` for `reduce`
-/// where they do.
+/// `packets` and `copy` where not all members reach each other by load and store, `relay` there and
+/// between two members, and `tree` for `reduce` where they do.
 ///
 /// ```
 /// use oxshmem::{Collectives, Config};
@@ -129,6 +137,14 @@ impl FromStr for Collectives {
 }
 
 impl Collectives {
+    /// Returns what a team uses beside the table: this choice, which is the user's; then, if no
+    /// multiprocessor is to move data (`sms` is 0), copy engines; then what was `measured`.
+    pub(crate) fn in_use(&self, sms: u32, measured: &Self) -> Self {
+        let able = NAMES.iter().filter(|(collective, _)| sms == 0 && exists(*collective, CopyEngines));
+        let engines = Self(able.map(|(collective, _)| (*collective, vec![(ANY, CopyEngines)])).collect());
+        self.or(&engines).or(measured)
+    }
+
     /// Returns this choice, and that of `other` for collectives of which it says nothing.
     pub(crate) fn or(&self, other: &Self) -> Self {
         let has = |collective| self.0.iter().any(|(known, _)| *known == collective);
@@ -205,7 +221,8 @@ fn steps(collective: Collective, shape: Shape, overrides: &Collectives) -> Vec<S
     let mut steps: Vec<Step> = Vec::new();
     for (limit, algorithm) in chosen.unwrap_or_default() {
         match algorithm {
-            Packets | OneShot if !near => {}
+            Packets | OneShot | CopyEngines if !near => {}
+            Relay if !near || shape.n_pes < 3 => {}
             // It leaves data in the places of packets, which could look like packets.
             Tree if near && collective == Collective::Reduce => {}
             Levels if !shape.has_levels(collective) => {}
@@ -220,10 +237,11 @@ fn steps(collective: Collective, shape: Shape, overrides: &Collectives) -> Vec<S
 }
 
 /// Returns the same for a group of threads, which has the workspace of one block: up to that it
-/// sends packets.
+/// sends packets, even where the host's blocks relay them.
 fn steps_of_block(collective: Collective, shape: Shape, overrides: &Collectives) -> Vec<Step> {
     let mut within: Vec<Step> = Vec::new();
     for (limit, algorithm) in steps(collective, shape, overrides).into_iter().chain([(ANY, Push)]) {
+        let algorithm = if algorithm == Relay { Packets } else { algorithm };
         let limit = if algorithm == Packets { limit.min(packet_limit(shape.n_pes)) } else { limit };
         // What is left of packets may be nothing beyond the step before.
         if within.last().is_none_or(|(before, _)| *before < limit) {
@@ -233,9 +251,10 @@ fn steps_of_block(collective: Collective, shape: Shape, overrides: &Collectives)
     within
 }
 
-/// Returns an entry of a row in device code, which does by push what the host does in levels.
+/// Returns an entry of a row in device code, which does by push what the host does in levels or by
+/// copy engines.
 fn choice((up_to_bytes, algorithm): Step) -> Choice {
-    let algorithm = if algorithm == Levels { Push } else { algorithm };
+    let algorithm = if matches!(algorithm, Levels | CopyEngines) { Push } else { algorithm };
     Choice { up_to_bytes, algorithm: algorithm as u32, reserved0: 0 }
 }
 
@@ -259,6 +278,8 @@ pub(crate) enum Plan {
     Blocks(u32, Algorithm),
     /// By the kernel of several blocks in two levels: their number.
     Levels(u32),
+    /// By copy engines, between meetings.
+    Copies,
 }
 
 /// Bytes that are worth a block of those that share a collective.
@@ -270,10 +291,17 @@ const BYTES_PER_LEVELS_BLOCK: u64 = 64 * KIB;
 const COLLECT_BLOCKS: u32 = 4;
 /// Bytes of a member's message to another one that are worth a block of those that send packets.
 const PACKETS_PER_BLOCK: u64 = 2 * KIB;
-/// From how many bytes on a broadcast between two members is long, and the most blocks that share
-/// it then. The other member loads from the root, and more blocks get less through: between two
-/// H100s 256 MiB take 743 us with 16 blocks, 795 with 64, and 16 MiB take as long with either.
-const LONG_BROADCAST: (u64, u32) = (16 << 20, 16);
+/// From how many bytes on that one member would send to all others in packets it sends each a
+/// share, which that one passes on.
+const RELAYED_FROM: u64 = 512 * KIB;
+/// Bytes of a piece, of which shares have a whole number.
+const PIECE: u64 = 16;
+/// From how many bytes on a broadcast is long, between two members and between more, and the most
+/// blocks that share it then. The others load from the root, and more blocks get less through:
+/// between two H100s 256 MiB take 743 us with 16 blocks, 795 with 64, and 16 MiB take as long with
+/// either; between four 128 MiB take 408 us with 16 and 447 with 64, and 2 MiB 15.8 and 15.0.
+const LONG_BROADCAST: [u64; 2] = [16 << 20, 4 << 20];
+const LONG_BROADCAST_BLOCKS: u32 = 16;
 
 /// How large a collective of the host is.
 #[derive(Debug, Clone, Copy)]
@@ -334,7 +362,12 @@ impl Chooser {
         let sliced = self.packet_blocks(collective, bytes);
         let has_room = sliced.is_some() || bytes <= packet_limit(self.shape.n_pes);
         let mut steps = self.rows[collective as usize].iter().filter(|(limit, _)| bytes <= *limit);
-        let fitting = steps.find(|(_, algorithm)| *algorithm != Packets || has_room);
+        let relayed = self.relay_blocks(collective, bytes);
+        let fitting = steps.find(|(_, algorithm)| match algorithm {
+            Packets => has_room,
+            Relay => relayed.is_some(),
+            _ => true,
+        });
         let algorithm = fitting.map_or(Push, |(_, algorithm)| *algorithm);
         let shared = |each: u64, most: u32| u32::try_from(size.total / each).unwrap_or(u32::MAX).clamp(1, most);
         if algorithm == Levels {
@@ -343,17 +376,26 @@ impl Chooser {
         if !self.shape.near {
             return Plan::OneBlock;
         }
+        if algorithm == CopyEngines {
+            return Plan::Copies;
+        }
         let free = !self.overridden[collective as usize];
-        let is_long = collective == Collective::Broadcast && self.shape.n_pes == 2 && bytes >= LONG_BROADCAST.0;
-        let most = if is_long { LONG_BROADCAST.1.min(self.shape.blocks) } else { self.shape.blocks };
+        let long = LONG_BROADCAST[usize::from(self.shape.n_pes > 2)];
+        let is_long = collective == Collective::Broadcast && bytes >= long;
+        let most = if is_long { LONG_BROADCAST_BLOCKS.min(self.shape.blocks) } else { self.shape.blocks };
         let shared = shared(BYTES_PER_BLOCK, most);
         let one_shot = free && collective == Collective::Reduce && self.shape.n_pes == 2;
+        let sent = bytes.saturating_mul(self.shape.n_pes as u64 - 1);
+        let relays = algorithm == Relay || free && sent > RELAYED_FROM && bytes <= abi::BLOCKS_PACKETS;
+        if let Some(blocks) = relayed.filter(|_| relays) {
+            return Plan::Blocks(blocks, Relay);
+        }
         match (algorithm, sliced) {
             (Packets, Some(blocks)) => Plan::Blocks(blocks, Packets),
             (Push, Some(blocks)) if free && bytes <= abi::BLOCKS_PACKETS => Plan::Blocks(blocks, Packets),
             (Push, _) if one_shot => Plan::Blocks(shared, OneShot),
             (Push | OneShot, _) => Plan::Blocks(shared, algorithm),
-            (Packets | Tree | Levels, _) => Plan::OneBlock,
+            (Packets | Tree | Levels | Relay | CopyEngines, _) => Plan::OneBlock,
         }
     }
 
@@ -365,6 +407,20 @@ impl Chooser {
         let fits = room != 0 && collective != Collective::Alltoalls && bytes <= room * u64::from(most);
         let blocks = |each: u64| u32::try_from(bytes.div_ceil(each)).unwrap_or(u32::MAX).clamp(1, most);
         fits.then(|| blocks(PACKETS_PER_BLOCK.min(room)))
+    }
+
+    /// Returns how many blocks relay so many bytes, if the team can and they have room for its
+    /// shares.
+    fn relay_blocks(&self, collective: Collective, bytes: u64) -> Option<u32> {
+        let members = self.shape.n_pes as u64;
+        let shares = match collective {
+            Collective::Reduce => members,
+            Collective::Broadcast => members.saturating_sub(1),
+            _ => return None,
+        };
+        let can = self.shape.near && members > 2;
+        can.then(|| bytes.div_ceil(PIECE).div_ceil(shares) * PIECE)
+            .and_then(|share| self.packet_blocks(collective, share))
     }
 }
 
@@ -442,8 +498,26 @@ mod tests {
         assert_eq!(plan(&two, Collective::Reduce, u64::MAX, u64::MAX), Plan::Blocks(64, OneShot));
         let three = chooser(3, "");
         assert_eq!(plan(&three, Collective::Reduce, 256 * KIB, 256 * KIB), Plan::Blocks(64, Packets));
+        assert_eq!(plan(&three, Collective::Reduce, 257 * KIB, 257 * KIB), Plan::Blocks(43, Relay));
+        assert_eq!(plan(&three, Collective::Reduce, 512 * KIB, 512 * KIB), Plan::Blocks(64, Relay));
         assert_eq!(plan(&three, Collective::Reduce, mib, mib), Plan::Blocks(64, Push));
-        assert_eq!(plan(&three, Collective::Broadcast, 64 * mib, 64 * mib), Plan::Blocks(64, Push));
+        assert_eq!(plan(&three, Collective::Broadcast, 200 * KIB, 200 * KIB), Plan::Blocks(64, Packets));
+        assert_eq!(plan(&three, Collective::Broadcast, 512 * KIB, 512 * KIB), Plan::Blocks(64, Relay));
+        let eight = chooser(8, "");
+        assert_eq!(plan(&eight, Collective::Reduce, 64 * KIB, 64 * KIB), Plan::Blocks(57, Packets));
+        assert_eq!(plan(&eight, Collective::Reduce, 128 * KIB, 128 * KIB), Plan::Blocks(15, Relay));
+        let relay = chooser(4, "reduce=relay:1K/push,broadcast=relay");
+        assert_eq!(plan(&relay, Collective::Reduce, 64, 64), Plan::Blocks(1, Relay));
+        assert_eq!(plan(&relay, Collective::Reduce, 2 * KIB, 2 * KIB), Plan::Blocks(1, Push));
+        assert_eq!(plan(&relay, Collective::Broadcast, 510 * KIB, 510 * KIB), Plan::Blocks(64, Relay));
+        assert_eq!(plan(&relay, Collective::Broadcast, mib, mib), Plan::Blocks(64, Push));
+        assert_eq!(plan(&chooser(2, "reduce=relay"), Collective::Reduce, 64, 64), Plan::Blocks(1, Push));
+        let engines = chooser(2, "alltoall=packets:64/copy,fcollect=copy");
+        assert_eq!(plan(&engines, Collective::Alltoall, 64, 128), Plan::Blocks(1, Packets));
+        assert_eq!(plan(&engines, Collective::Alltoall, 65, 130), Plan::Copies);
+        assert_eq!(plan(&engines, Collective::Fcollect, 8, 16), Plan::Copies);
+        assert_eq!(plan(&three, Collective::Broadcast, 2 * mib, 2 * mib), Plan::Blocks(64, Push));
+        assert_eq!(plan(&three, Collective::Broadcast, 64 * mib, 64 * mib), Plan::Blocks(16, Push));
         assert_eq!(plan(&two, Collective::Reducescatter, 513 * KIB, 1026 * KIB), Plan::Blocks(64, Push));
         assert_eq!(plan(&two, Collective::Fcollect, 129 * KIB, 258 * KIB), Plan::Blocks(64, Packets));
         assert_eq!(plan(&two, Collective::Fcollect, 512 * KIB, mib), Plan::Blocks(64, Packets));

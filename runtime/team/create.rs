@@ -288,7 +288,7 @@ impl Pe {
         let shape = Shape::new(pes.len(), nodes.count(), blocks);
         let near = shape.near;
         let measured = self.teams().borrow().tuning.of(nodes.count(), pes.len());
-        let overrides = self.config().collectives().or(&measured);
+        let overrides = self.config().collectives().in_use(self.config().collectives_sms(), &measured);
         let algorithms = choice::describe(shape, &overrides);
         let chooser = Chooser::new(shape, &overrides);
         let (ended, calls) = (AtomicBool::new(false), AtomicU32::new(0));

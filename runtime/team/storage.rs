@@ -47,7 +47,7 @@ impl TeamStorage {
         let (n_pes, rows) = (u64::from(n_pes), u64::from(config.max_teams()));
         // Workspaces take no more than an eighth of a small heap, with room for a block at least.
         let fits = |blocks: u32| rows * abi::team_workspace_bytes(n_pes, blocks.into()) <= config.heap_max().0 / 8;
-        let mut blocks = config.collectives_sms();
+        let mut blocks = config.collectives_sms().max(1);
         while blocks > 1 && !fits(blocks) {
             blocks /= 2;
         }

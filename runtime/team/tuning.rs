@@ -114,8 +114,8 @@ impl Tuning {
     /// ```
     #[must_use]
     pub fn algorithms(&self, config: &Config, nodes: usize, pes: usize) -> String {
-        let overrides = config.collectives().or(&self.of(nodes, pes));
-        choice::describe(Shape::new(pes, nodes, config.collectives_sms()), &overrides)
+        let overrides = config.collectives().in_use(config.collectives_sms(), &self.of(nodes, pes));
+        choice::describe(Shape::new(pes, nodes, config.collectives_sms().max(1)), &overrides)
     }
 
     fn parse(text: &str) -> Result<Self, Wrong> {

@@ -415,6 +415,8 @@ static_assert(static_cast<uint32_t>(Algorithm::push) == 1);
 static_assert(static_cast<uint32_t>(Algorithm::tree) == 2);
 static_assert(static_cast<uint32_t>(Algorithm::one_shot) == 3);
 static_assert(static_cast<uint32_t>(Algorithm::levels) == 4);
+static_assert(static_cast<uint32_t>(Algorithm::relay) == 5);
+static_assert(static_cast<uint32_t>(Algorithm::copy_engines) == 6);
 static_assert(static_cast<uint32_t>(Call::none) == 0);
 static_assert(static_cast<uint32_t>(Call::sync) == 1);
 static_assert(static_cast<uint32_t>(Call::barrier) == 2);

@@ -43,8 +43,8 @@ pub fn all() -> impl Iterator<Item = Way> {
             Algorithm::Packets => !is_meeting(*call),
             Algorithm::Tree => matches!(call, Call::Broadcast | Call::Reduce),
             Algorithm::OneShot => *call == Call::Reduce,
-            // Kernels have none: see `levels`.
-            Algorithm::Levels => false,
+            // Kernels have none: see `levels`, and for near members `host_collectives`.
+            Algorithm::Levels | Algorithm::Relay | Algorithm::CopyEngines => false,
         }
     })
 }

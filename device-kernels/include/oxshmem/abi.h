@@ -437,11 +437,13 @@ enum class Collective : uint32_t {
 constexpr uint32_t kCollectives = 7;
 
 enum class Algorithm : uint32_t {
-    packets = 0,  // one round of flagged words into each other's workspace; load/store reach, and what the workspace holds
-    push = 1,     // after a meeting, straight between the members' buffers
-    tree = 2,     // a binomial tree (broadcast) or recursive doubling (reduce); messages by put with signal
-    one_shot = 3, // reduce: after a meeting, each member loads the data of all; load and store reach, and dst is not src
-    levels = 4,   // load and store within a node, messages between nodes; for the host's kernels (detail/levels.h)
+    packets = 0,      // one round of flagged words into each other's workspace; load/store reach, and what the workspace holds
+    push = 1,         // after a meeting, straight between the members' buffers
+    tree = 2,         // a binomial tree (broadcast) or recursive doubling (reduce); messages by put with signal
+    one_shot = 3,     // reduce: after a meeting, each member loads the data of all; load and store reach, and dst is not src
+    levels = 4,       // load and store within a node, messages between nodes; for the host's kernels (detail/levels.h)
+    relay = 5,        // broadcast and reduce: packets of shares, which each member passes on; for the host's kernels
+    copy_engines = 6, // broadcast, fcollect and alltoall: copies that the host queues between meetings
 };
 
 // `algorithm` is used up to this many bytes: of dst for broadcast and reduce, of one member's
@@ -471,8 +473,11 @@ constexpr uint64_t kBlocksPackets = 524288;
 //   uint64_t headers[2][kOneRoundPes]
 //   uint64_t arrivals[2][2][n_pes]
 //   unsigned char packets[2][kBlockPacketBytes]
+// and then, if the team has more than two members, for each block:
+//   unsigned char passed[kBlockPacketBytes]     packets that members pass on
 // The first index is the epoch modulo 2. Members that are in epoch e have all left epoch e - 2, so
-// nothing is overwritten unread. Arrivals take whole lines of 128 bytes.
+// nothing is overwritten unread. A member writes to `passed` when it knows that all members have
+// entered its epoch, so all have left those before. Arrivals take whole lines of 128 bytes.
 //
 // In a team that has several nodes at most kLevelsBlocks blocks carry out a collective. A further
 // one has the place of several of those above, as many as there is room for, and meets by

@@ -67,10 +67,20 @@ OXSHMEM_DEVICE int broadcast_named(const TeamName<Scope> &name, void *dst, const
         };
         return exchange<Scope>(session, name, announced, part.bytes, root, load, store) ? 0 : 1;
     }
+    if constexpr (kOpensGrid<Scope>) {
+        if (algorithm == Algorithm::relay) {
+            const bool good = relay_broadcast<Scope>(session, name, announced, dst, src, bytes, root);
+            if (good && session.team.me == root && dst != src) {
+                near_copy<Scope>(dst, src, bytes);
+            }
+            return good ? 0 : 1;
+        }
+    }
     if (!settle<Scope>(session.team, name, session.op) || !meet<Scope, true>(session.team, session.op, announced)) {
         return 1;
     }
-    if (bytes == 0) {
+    // The rest is the host's.
+    if (bytes == 0 || algorithm == Algorithm::copy_engines) {
         return kBegins ? kEnded : 0;
     }
     if constexpr (!kSeveralBlocks<Scope> && !kBegins) {
@@ -80,6 +90,22 @@ OXSHMEM_DEVICE int broadcast_named(const TeamName<Scope> &name, void *dst, const
     }
     const bool good = push_broadcast<Scope>(session, dst, src, bytes, root);
     return finish_or_leave<Scope, kBegins>(session, good, root, begun);
+}
+
+// The end of what copy engines do for a collective: the members meet, unless the meeting before it
+// has failed, and then have each other's copies, which the stream has completed.
+template <class Scope> OXSHMEM_DEVICE int end_copies(const TeamName<Scope> &name, Op op, Call call) {
+    static_assert(kOpensGrid<Scope>);
+    TeamView team;
+    view_team<Scope>(team, name, op);
+    if (port::load<order::relaxed, reach::device>(&team_row(name.handle).stopped) == team.epoch) {
+        return 1;
+    }
+    if (!settle<Scope>(team, name, op)) {
+        return 1;
+    }
+    release_stores();
+    return meet<Scope, true>(team, op, announce(call, 0)) ? 0 : 1;
 }
 
 template <class Scope, bool kBegins = false>
@@ -137,7 +163,7 @@ OXSHMEM_DEVICE int gather_parts(const TeamName<Scope> &name, Collective collecti
     if (!settle<Scope>(session.team, name, session.op) || !meet<Scope, true>(session.team, session.op, announced)) {
         return 1;
     }
-    if (bytes == 0 || algorithm == kDirect) {
+    if (bytes == 0 || algorithm == kDirect || algorithm == Algorithm::copy_engines) {
         return kBegins ? kEnded : 0;
     }
     push_parts<Scope>(session, dst, src, bytes, step);
@@ -255,7 +281,7 @@ struct Sizes {
             return port::load<order::relaxed, reach::system>(as<uint64_t>(team.packets()) + member);
         }
         vec16 first;
-        look_at_piece<thread_scope>(team, member, 0, first, 8);
+        look_at_piece<thread_scope>(team, own_packets<thread_scope>(team), member, 0, first, 8);
         return static_cast<uint64_t>(first.y) << 32 | first.x;
     }
 };
@@ -321,7 +347,7 @@ OXSHMEM_OUTLINE int collect_bytes(int handle, void *dst, const void *src, uint64
         };
         // This PE's own size lies beside the others', so that the sum is the same code for all.
         if (Scope::rank() == 0) {
-            send_piece<Scope>(team, team.me, 0, load(team.me, 0, kPiece), 8);
+            send_piece<Scope>(team, own_packets<Scope>(team), team.me, 0, load(team.me, 0, kPiece), 8);
         }
         if (!session.bad) {
             send_packets<Scope, kPiecesAtOnce>(session, kPiece + small, load, [] { return true; });
@@ -329,7 +355,7 @@ OXSHMEM_OUTLINE int collect_bytes(int handle, void *dst, const void *src, uint64
         const auto sized = [&](uint32_t member, int &missing) {
             vec16 first;
             missing = static_cast<int>(member);
-            return look_at_piece<Scope>(team, missing, 0, first, 8);
+            return look_at_piece<Scope>(team, own_packets<Scope>(team), missing, 0, first, 8);
         };
         if (!receive_packets<Scope>(session, announced, static_cast<uint32_t>(team.n), 1, sized, [](uint32_t) {}) ||
             !check_collected<Scope>(session, sizes, dst, src, bytes, before, largest)) {
@@ -345,8 +371,10 @@ OXSHMEM_OUTLINE int collect_bytes(int handle, void *dst, const void *src, uint64
                     if (member == team.me) {
                         value = load_piece(at_offset(src, at), size - at);
                     } else {
-                        good = wait(session.op, team.blame(member), as<void>(team.packets()),
-                                    [&] { return look_at_piece<Scope>(team, member, at / kPiece + 1, value, size - at); });
+                        good = wait(session.op, team.blame(member), as<void>(team.packets()), [&] {
+                            return look_at_piece<Scope>(team, own_packets<Scope>(team), member, at / kPiece + 1, value,
+                                                        size - at);
+                        });
                     }
                     if (good) {
                         store_piece(at_offset(dst, to + at), value, size - at);
@@ -420,6 +448,11 @@ OXSHMEM_DEVICE int reduce_named(const TeamName<Scope> &name, void *dst, const vo
             store_piece(at_offset(dst, part.first + offset), value, left);
         };
         return exchange_combined<Scope>(session, name, announced, part.bytes, combine, load, store) ? 0 : 1;
+    }
+    if constexpr (kOpensGrid<Scope>) {
+        if (algorithm == Algorithm::relay) {
+            return relay_combined<Scope>(session, name, announced, dst, src, bytes, combine) ? 0 : 1;
+        }
     }
     if (!settle<Scope>(session.team, name, session.op) || !meet<Scope, true>(session.team, session.op, announced)) {
         return 1;

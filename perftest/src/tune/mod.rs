@@ -81,7 +81,11 @@ struct Team {
 impl Team {
     /// Returns the algorithms that such a team can use.
     fn algorithms(self) -> &'static [&'static str] {
-        if self.nodes == 1 { &["packets", "oneshot", "push"] } else { &["tree", "push", "levels"] }
+        match (self.nodes, self.npes) {
+            (1, 0..=2) => &["packets", "oneshot", "push", "copy"],
+            (1, _) => &["packets", "relay", "oneshot", "push", "copy"],
+            _ => &["tree", "push", "levels"],
+        }
     }
 
     /// Returns how many algorithms by size a collective can have. Between nodes members of a

@@ -161,9 +161,9 @@ OXSHMEM_DEVICE uint32_t packet_room(const TeamView &team) {
 }
 
 // The caller's scope, as far as the choice of an algorithm depends on it: all members must agree on
-// it, whatever the sizes of their blocks. The last three are several blocks, for which the host has
+// it, whatever the sizes of their blocks. The last five are several blocks, for which the host has
 // made this choice.
-enum class Caller { scope, block, packets, push, one_shot };
+enum class Caller { scope, block, packets, push, one_shot, relay, copy_engines };
 
 // A block that leaves the call to its first warp says so; others call for themselves.
 template <class Scope> constexpr Caller kOwn = Scope::kSeveralWarps ? Caller::block : Caller::scope;
@@ -189,9 +189,11 @@ template <class Scope> OXSHMEM_DEVICE Part part_of(uint64_t bytes) {
 template <class Scope>
 OXSHMEM_DEVICE Algorithm choose(const Session &session, Collective collective, uint64_t bytes, uint64_t pieces, Caller caller) {
     if constexpr (kSeveralBlocks<Scope>) {
-        return caller == Caller::packets    ? Algorithm::packets
-               : caller == Caller::one_shot ? Algorithm::one_shot
-                                            : Algorithm::push;
+        return caller == Caller::packets        ? Algorithm::packets
+               : caller == Caller::one_shot     ? Algorithm::one_shot
+               : caller == Caller::relay        ? Algorithm::relay
+               : caller == Caller::copy_engines ? Algorithm::copy_engines
+                                                : Algorithm::push;
     }
     const TeamView &team = session.team;
     const bool few = caller == Caller::block || pieces <= kPiecesAtOnce * Scope::kLanes;

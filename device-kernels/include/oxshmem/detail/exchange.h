@@ -13,13 +13,18 @@
 
 namespace oxshmem::detail {
 
-// Where the packet of a piece's first 8 bytes arrives, from `sender` at `receiver`. That of its
-// last 8 bytes arrives half a share further on: a warp stores whole sectors then, of which the link
-// carries twice as many in the same time as of halves. Several blocks send nothing to themselves,
-// so that the places of others are larger.
-template <class Scope> OXSHMEM_DEVICE uint64_t *packet_at(const TeamView &team, int sender, int receiver, uint32_t piece) {
+// Where the packets of the epoch arrive at the calling block, as an address in this PE's heap.
+template <class Scope> OXSHMEM_DEVICE uint64_t own_packets(const TeamView &team) {
     const bool further = kSeveralBlocks<Scope> && port::block_rank() != 0;
-    const uint64_t first = team.packets(further ? abi::kBlockPacketBytes : abi::kPacketBytes);
+    return team.packets(further ? abi::kBlockPacketBytes : abi::kPacketBytes);
+}
+
+// Where, of the packets from `first` on, that of a piece's first 8 bytes arrives, from `sender` at
+// `receiver`. That of its last 8 bytes arrives half a share further on: a warp stores whole sectors
+// then, of which the link carries twice as many in the same time as of halves. Several blocks send
+// nothing to themselves, so that the places of others are larger.
+template <class Scope>
+OXSHMEM_DEVICE uint64_t *packet_at(const TeamView &team, uint64_t first, int sender, int receiver, uint32_t piece) {
     const int place = kSeveralBlocks<Scope> && sender > receiver ? sender - 1 : sender;
     return as<uint64_t>(first + static_cast<uint32_t>(place) * team.share + piece * kPiece);
 }
@@ -30,9 +35,9 @@ OXSHMEM_DEVICE uint32_t words_to_second(const TeamView &team) {
 }
 
 template <class Scope>
-OXSHMEM_DEVICE void send_piece(const TeamView &team, int member, uint32_t piece, vec16 value, uint32_t bytes) {
+OXSHMEM_DEVICE void send_piece(const TeamView &team, uint64_t first, int member, uint32_t piece, vec16 value, uint32_t bytes) {
     OXSHMEM_ON_MESSAGE(team.pe_of(member), nullptr, 0);
-    uint64_t *at = translate(packet_at<Scope>(team, team.me, member, piece), team.pe_of(member));
+    uint64_t *at = translate(packet_at<Scope>(team, first, team.me, member, piece), team.pe_of(member));
     const uint64_t flag = static_cast<uint64_t>(team.epoch) << 32;
     port::store_pair(at, flag | value.x, flag | value.y);
     if (bytes > 8) {
@@ -47,8 +52,9 @@ struct Packets {
 
 // Requests the packets of a piece of `sender`, without a branch, so that several are under way at
 // once. If the piece has only one, that is requested twice.
-template <class Scope> OXSHMEM_DEVICE Packets request_piece(const TeamView &team, int sender, uint32_t piece, uint32_t bytes) {
-    const uint64_t *at = packet_at<Scope>(team, sender, team.me, piece);
+template <class Scope>
+OXSHMEM_DEVICE Packets request_piece(const TeamView &team, uint64_t first, int sender, uint32_t piece, uint32_t bytes) {
+    const uint64_t *at = packet_at<Scope>(team, first, sender, team.me, piece);
     const uint64_t *second = bytes > 8 ? at + words_to_second(team) : at;
     const port::pair64 low = port::load_pair<order::relaxed, reach::system>(at);
     return {low, port::load_pair<order::relaxed, reach::system>(second)};
@@ -67,8 +73,9 @@ OXSHMEM_DEVICE bool have_arrived(const TeamView &team, const Packets &packets, u
 
 // Looks whether a piece has arrived.
 template <class Scope>
-OXSHMEM_DEVICE bool look_at_piece(const TeamView &team, int sender, uint32_t piece, vec16 &value, uint32_t bytes) {
-    return have_arrived(team, request_piece<Scope>(team, sender, piece, bytes), bytes, value);
+OXSHMEM_DEVICE bool look_at_piece(const TeamView &team, uint64_t first, int sender, uint32_t piece, vec16 &value,
+                                  uint32_t bytes) {
+    return have_arrived(team, request_piece<Scope>(team, first, sender, piece, bytes), bytes, value);
 }
 
 // A member other than this one, whose places are looked at in vain where there is nothing to look
@@ -95,10 +102,10 @@ OXSHMEM_DEVICE uint32_t member_of(uint32_t item, uint32_t pieces, int n) {
     return member;
 }
 
-// Whether each lane has so few of `items` items that it is best to handle one at a time: that is
-// much less to compute.
-template <class Scope> OXSHMEM_DEVICE bool are_few(uint32_t items) {
-    return items <= 2 * Meeting<Scope>::size();
+// Whether each lane has so few of `items` items, at most `kInTurn`, that it is best to handle one
+// at a time: that is much less to compute.
+template <class Scope, uint32_t kInTurn = 2> OXSHMEM_DEVICE bool are_few(uint32_t items) {
+    return items <= kInTurn * Meeting<Scope>::size();
 }
 
 // Sends `bytes` bytes to every other member; `load(member, offset, bytes)` returns a piece of them.
@@ -131,8 +138,8 @@ OXSHMEM_DEVICE bool send_packets(const Session &session, uint32_t bytes, Load lo
             const uint32_t item = first + k * size;
             if (item < total) {
                 const uint32_t distance = member_of(item, pieces, team.n), piece = item - distance * pieces;
-                send_piece<Scope>(team, session.member_behind(static_cast<int>(distance) + 1), piece, values[k],
-                                  bytes - piece * kPiece);
+                send_piece<Scope>(team, own_packets<Scope>(team), session.member_behind(static_cast<int>(distance) + 1), piece,
+                                  values[k], bytes - piece * kPiece);
             }
         }
         first += size * kAtOnce;
@@ -143,7 +150,7 @@ OXSHMEM_DEVICE bool send_packets(const Session &session, uint32_t bytes, Load lo
 // The beginning of an exchange: settles, and sends unless the call is bad or `sends` is false. A
 // grid that begins with the call loads its data while the row of the team is on its way, since no
 // lane of it has written any.
-template <class Scope, class Load>
+template <class Scope, uint32_t kInTurn = 2, class Load>
 OXSHMEM_DEVICE bool settle_and_send(Session &session, const TeamName<Scope> &name, bool sends, uint32_t bytes, Load load) {
     const bool does = sends && !session.bad;
     const bool loads_first = kOpensGrid<Scope> && does;
@@ -155,8 +162,8 @@ OXSHMEM_DEVICE bool settle_and_send(Session &session, const TeamName<Scope> &nam
     }
     const auto ready = [&] { return !loads_first || settle<Scope>(session.team, name, session.op); };
     const uint32_t items = static_cast<uint32_t>(pieces_of(bytes)) * static_cast<uint32_t>(session.team.n - 1);
-    return are_few<Scope>(items) ? send_packets<Scope, 1>(session, bytes, load, ready)
-                                 : send_packets<Scope, kPiecesAtOnce>(session, bytes, load, ready);
+    return are_few<Scope, kInTurn>(items) ? send_packets<Scope, 1>(session, bytes, load, ready)
+                                          : send_packets<Scope, kPiecesAtOnce>(session, bytes, load, ready);
 }
 
 // Looks a few times for the headers that the calling lane would wait for, and calls `look`, which
@@ -244,6 +251,7 @@ OXSHMEM_DEVICE bool receive_from(const Session &session, uint32_t announced, uin
     const uint32_t pieces = static_cast<uint32_t>(pieces_of(bytes));
     const uint32_t items = pieces * static_cast<uint32_t>(only < 0 ? team.n : 1);
     const uint32_t size = Meeting<Scope>::size();
+    const uint64_t places = own_packets<Scope>(team);
     const auto sender_of = [&](uint32_t item) { return only >= 0 ? only : static_cast<int>(member_of(item, pieces, team.n)); };
     const auto offset_in = [&](uint32_t item, int sender) {
         return (only >= 0 ? item : item - static_cast<uint32_t>(sender) * pieces) * kPiece;
@@ -262,7 +270,7 @@ OXSHMEM_DEVICE bool receive_from(const Session &session, uint32_t announced, uin
                     const int sender = sender_of(item);
                     const uint32_t offset = offset_in(item, sender);
                     const int from = sender == team.me ? any_other(team) : sender;
-                    packets[k] = request_piece<Scope>(team, from, offset / kPiece, bytes - offset);
+                    packets[k] = request_piece<Scope>(team, places, from, offset / kPiece, bytes - offset);
                 }
             }
             OXSHMEM_UNROLL
@@ -316,6 +324,7 @@ template <class Scope, uint32_t kMembers, class Combine, class Load, class Store
 OXSHMEM_DEVICE bool receive_combined(const Session &session, uint32_t announced, uint32_t bytes, const Combine &combine,
                                      Load load, Store store) {
     const TeamView &team = session.team;
+    const uint64_t places = own_packets<Scope>(team);
     Accumulator<Combine> sum;
     const auto look = [&](uint32_t item, int &missing) {
         const uint32_t offset = item * kPiece;
@@ -331,7 +340,7 @@ OXSHMEM_DEVICE bool receive_combined(const Session &session, uint32_t announced,
                     const int sender = first + static_cast<int>(begin + k);
                     const bool sends = sender != team.me && sender < team.n;
                     if (kLooks > 1 || sends) {
-                        packets[k] = request_piece<Scope>(team, sends ? sender : any_other(team), item, bytes - offset);
+                        packets[k] = request_piece<Scope>(team, places, sends ? sender : any_other(team), item, bytes - offset);
                     }
                 }
                 OXSHMEM_UNROLL
@@ -380,6 +389,124 @@ OXSHMEM_DEVICE bool exchange_combined(Session &session, const TeamName<Scope> &n
         }
     }
     return receive_combined<Scope, kPiecesAtOnce>(session, announced, bytes, combine, load, store);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------------
+// Relay: each member receives a share in packets, and passes on what comes of it. A member sends
+// and receives its share twice then, where it would send all of its data to each other member
+// otherwise.
+// ---------------------------------------------------------------------------------------------------------------------------
+
+// The shares of the members, and what of each the calling block handles: whole pieces, except for
+// the last one.
+struct Relay {
+    uint32_t bytes; // in all
+    uint32_t each;  // of a share
+    Part part;
+    uint64_t passed; // where packets arrive that others pass on
+
+    // Returns where the block's part of share `number` begins in the whole, and how long it is.
+    OXSHMEM_DEVICE uint32_t first(int number) const { return each * static_cast<uint32_t>(number) + part.first; }
+    OXSHMEM_DEVICE uint32_t length(int number) const {
+        const uint32_t begin = first(number);
+        return begin < bytes ? static_cast<uint32_t>(least(part.bytes, bytes - begin)) : 0;
+    }
+    // Loads a piece of share `number` at `offset` in the part, of which nothing may be left.
+    OXSHMEM_LAZY OXSHMEM_DEVICE vec16 load(const void *src, int number, uint32_t offset) const {
+        const uint32_t left = length(number);
+        return offset < left ? load_piece(static_cast<const char *>(src) + first(number) + offset, left - offset) : vec16{};
+    }
+    OXSHMEM_LAZY OXSHMEM_DEVICE void store(void *dst, int number, uint32_t offset, vec16 value) const {
+        store_piece(static_cast<char *>(dst) + first(number) + offset, value, length(number) - offset);
+    }
+};
+
+template <class Scope>
+OXSHMEM_DEVICE Relay relay_of(const TeamView &team, const TeamName<Scope> &name, uint64_t bytes, int shares) {
+    const uint32_t pieces = static_cast<uint32_t>(pieces_of(bytes)), n = static_cast<uint32_t>(shares);
+    const uint32_t each = (pieces + n - 1) / n * kPiece;
+    return {static_cast<uint32_t>(bytes), each, part_of<Scope>(each), passed_packets(team, name.workspace)};
+}
+
+// Passes on a piece of this member's share to all other members but `except`.
+template <class Scope>
+OXSHMEM_DEVICE void pass_piece(const Session &session, const Relay &relay, uint32_t offset, vec16 value, uint32_t bytes,
+                               int except) {
+    for (int distance = 1; distance < session.team.n; ++distance) {
+        const int member = session.member_behind(distance);
+        if (member != except) {
+            send_piece<Scope>(session.team, relay.passed, member, offset / kPiece, value, bytes);
+        }
+    }
+}
+
+// Receives what all other members but `except` pass on, and stores it. `number(member)` returns the
+// number of a member's share.
+template <class Scope, class Number>
+OXSHMEM_DEVICE bool receive_passed(const Session &session, const Relay &relay, void *dst, int except, Number number) {
+    const TeamView &team = session.team;
+    const uint32_t pieces = static_cast<uint32_t>(pieces_of(relay.part.bytes));
+    const uint32_t items = pieces * static_cast<uint32_t>(team.n - 1);
+    bool good = true;
+    for (uint32_t item = Meeting<Scope>::rank(); good && item < items; item += Meeting<Scope>::size()) {
+        const uint32_t distance = member_of(item, pieces, team.n), offset = (item - distance * pieces) * kPiece;
+        const int member = session.member_behind(static_cast<int>(distance) + 1);
+        const uint32_t length = member == except ? 0 : relay.length(number(member));
+        if (offset < length) {
+            vec16 value{};
+            const auto late = [&] { return team.blame(member); };
+            good = wait(session.op, late, as<void>(relay.passed), [&] {
+                return look_at_piece<Scope>(team, relay.passed, member, offset / kPiece, value, length - offset);
+            });
+            if (good) {
+                relay.store(dst, number(member), offset, value);
+            }
+        }
+    }
+    return !Scope::any(!good);
+}
+
+// A reduction to all: each member combines its share of what all send to it, in the order of the
+// members, and passes on the result.
+template <class Scope, class Combine>
+OXSHMEM_DEVICE bool relay_combined(Session &session, const TeamName<Scope> &name, uint32_t announced, void *dst,
+                                   const void *src, uint64_t bytes, const Combine &combine) {
+    const TeamView &team = session.team;
+    const Relay relay = relay_of<Scope>(team, name, bytes, team.n);
+    const auto load = [&](int member, uint32_t offset, uint64_t) { return relay.load(src, member, offset); };
+    if (!settle_and_send<Scope>(session, name, true, relay.part.bytes, load)) {
+        return false;
+    }
+    const auto own = [&](int, uint32_t offset, uint64_t) { return relay.load(src, team.me, offset); };
+    const auto store = [&](uint32_t offset, vec16 value, uint64_t left) {
+        pass_piece<Scope>(session, relay, offset, value, static_cast<uint32_t>(left), team.me);
+        relay.store(dst, team.me, offset, value);
+    };
+    return receive_combined<Scope, kPiecesAtOnce>(session, announced, relay.length(team.me), combine, own, store) &&
+           receive_passed<Scope>(session, relay, dst, team.me, [](int member) { return member; });
+}
+
+// A broadcast: the root sends each other member a share, which the member passes on to the others.
+// The root stores nothing.
+template <class Scope>
+OXSHMEM_DEVICE bool relay_broadcast(Session &session, const TeamName<Scope> &name, uint32_t announced, void *dst,
+                                    const void *src, uint64_t bytes, int root) {
+    const TeamView &team = session.team;
+    const Relay relay = relay_of<Scope>(team, name, bytes, team.n - 1);
+    const bool is_root = team.me == root;
+    const auto number = [&](int member) { return member > root ? member - 1 : member; };
+    const auto load = [&](int member, uint32_t offset, uint64_t) { return relay.load(src, number(member), offset); };
+    // What it sends takes one turn, because what follows waits for it twice.
+    if (!settle_and_send<Scope, 1>(session, name, is_root, relay.part.bytes, load)) {
+        return false;
+    }
+    const auto store = [&](int, uint32_t offset, vec16 value, uint64_t left) {
+        pass_piece<Scope>(session, relay, offset, value, static_cast<uint32_t>(left), root);
+        relay.store(dst, number(team.me), offset, value);
+    };
+    const uint32_t length = is_root ? 0 : relay.length(number(team.me));
+    return receive_from<Scope, 1>(session, announced, length, root, load, store) &&
+           (is_root || receive_passed<Scope>(session, relay, dst, root, number));
 }
 
 } // namespace oxshmem::detail

@@ -108,6 +108,14 @@ OXSHMEM_DEVICE uint64_t workspace_of_block(const TeamView &team, uint32_t block)
     return first + (block - 1) * bytes_of_block(team) - abi::kHeadersAt;
 }
 
+// Where the packets arrive that other members pass on to the calling block. `workspace` is that of
+// the team, which has more than two members.
+OXSHMEM_DEVICE uint64_t passed_packets(const TeamView &team, uint64_t workspace) {
+    const uint64_t first = workspace + abi::kArrivalsAt + team.arrival_bytes() + 2 * abi::kPacketBytes;
+    const uint64_t further = port::state().collective_blocks - 1;
+    return first + further * bytes_of_block(team) + port::block_rank() * abi::kBlockPacketBytes;
+}
+
 // How many of these places a block takes in a team of several nodes.
 OXSHMEM_DEVICE uint32_t places_of_block() {
     const uint32_t blocks = port::state().collective_blocks;

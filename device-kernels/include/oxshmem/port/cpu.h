@@ -385,6 +385,7 @@ constexpr uint32_t kLooks = 64;
 constexpr bool kCoalesced = false;
 constexpr bool kGridsRelease = false;
 constexpr uint32_t kEagerLooks = 0;
+constexpr uint64_t kLongShare = 2048;
 constexpr bool kRelocatable = false;
 constexpr uint32_t kWholeWarp = 0xffffffff;
 

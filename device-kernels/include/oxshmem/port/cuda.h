@@ -94,6 +94,7 @@ constexpr uint32_t kLooks = 64;
 constexpr bool kCoalesced = true;
 constexpr bool kGridsRelease = true;
 constexpr uint32_t kEagerLooks = 32;
+constexpr uint64_t kLongShare = 4 << 20;
 // Whether code is relocatable: functions that are not inlined keep registers for their callers.
 #ifdef __CUDACC_RDC__
 constexpr bool kRelocatable = true;

@@ -369,6 +369,7 @@ constexpr uint32_t kLooks = 2;
 constexpr bool kCoalesced = true;
 constexpr bool kGridsRelease = false;
 constexpr uint32_t kEagerLooks = 1;
+constexpr uint64_t kLongShare = 16;
 constexpr bool kRelocatable = false;
 
 // All lanes of a warp, which has as many as the program says. A warp of one lane is never together

@@ -60,6 +60,7 @@
 //   block_index() and thread_index() with fields x, y, z
 //   kLooks: how often a short wait looks before it becomes one with a deadline
 //   kCoalesced: adjacent lanes should touch adjacent addresses; if false, each lane should take a run of its own
+//   kLongShare: from how many bytes on a member hands out its share of a reduction after it has combined all of it
 //   kEagerLooks: how often all lanes look together for what others send, before those that wait for it wait each for itself
 //   kGridsRelease: what a grid has stored is visible to the other PEs' devices before the next grid of its stream begins
 //   kRelocatable: functions that are not inlined keep registers in memory for their callers
