@@ -56,10 +56,10 @@ impl View {
         self.root < self.members && (is_same || is_apart)
     }
 
-    /// Returns the members behind this one, and this one at the end, so that no two members send to
-    /// one at a time.
-    fn others_and_me(self) -> impl Iterator<Item = usize> {
-        (1..=self.members).map(move |distance| (self.me + distance) % self.members)
+    /// Returns the other members, those behind this one first, so that no two members send to one
+    /// at a time.
+    fn others(self) -> impl Iterator<Item = usize> {
+        (1..self.members).map(move |distance| (self.me + distance) % self.members)
     }
 
     /// Returns what this member copies, step by step; after each step the members meet. All have
@@ -71,7 +71,7 @@ impl View {
         let step = if self.call == Call::Alltoall as u32 { self.bytes } else { 0 };
         let to = self.dst + self.me as u64 * self.bytes;
         let part = |member| Part { member, to, from: self.src + member as u64 * step, bytes: self.bytes };
-        vec![self.others_and_me().map(part).collect()]
+        vec![self.others().chain([self.me]).map(part).collect()]
     }
 
     /// The root copies all to one other member. To several it copies a share each, which these pass
@@ -81,30 +81,24 @@ impl View {
         let own = Part { member: self.me, to: self.dst, from: self.src, bytes: self.bytes };
         let others = self.members.saturating_sub(1) as u64;
         let parts = if others < 2 { 1 } else { (self.bytes / PASSED_ON).clamp(1, MOST_PARTS) };
-        // Returns where share `number` of part `part` begins, and how long it is.
-        let share = |part: u64, number: u64| {
-            let shares = parts * others;
-            let each = self.bytes.div_ceil(shares.max(1)).next_multiple_of(ALIGNMENT);
-            let begin = (each * (part * others + number)).min(self.bytes);
-            (begin, each.min(self.bytes - begin))
-        };
-        let number = |member: usize| ((member + self.members - self.root - 1) % self.members) as u64;
+        let each = self.bytes.div_ceil((parts * others).max(1)).next_multiple_of(ALIGNMENT);
+        // Returns the copy to `member` of what member `of` gets of a part, out of what begins at
+        // `base`.
         let sent = |member: usize, part: u64, base: u64, of: usize| {
-            let (begin, bytes) = share(part, number(of));
-            Part { member, to: self.dst + begin, from: base + begin, bytes }
+            let number = ((of + self.members - self.root - 1) % self.members) as u64;
+            let begin = (each * (part * others + number)).min(self.bytes);
+            Part { member, to: self.dst + begin, from: base + begin, bytes: each.min(self.bytes - begin) }
         };
         let steps = if others < 2 { 1 } else { parts + 1 };
         let step = |at: u64| {
             let mut copied: Vec<Part> = Vec::new();
             if is_root && at < parts {
-                copied.extend(
-                    self.others_and_me().filter(|member| *member != self.me).map(|to| sent(to, at, self.src, to)),
-                );
+                copied.extend(self.others().map(|to| sent(to, at, self.src, to)));
                 if at == 0 && self.dst != self.src {
                     copied.push(own);
                 }
             } else if !is_root && at > 0 {
-                let targets = self.others_and_me().filter(|member| *member != self.me && *member != self.root);
+                let targets = self.others().filter(|member| *member != self.root);
                 copied.extend(targets.map(|to| sent(to, at - 1, self.dst, self.me)));
             }
             copied
@@ -150,8 +144,9 @@ pub(super) fn queue_copies(
 mod tests {
     use super::*;
 
-    /// What every member has after a call: bytes of `dst`, of which 0 is what was there before.
-    fn carried_out(call: Call, members: usize, bytes: u64, root: usize) -> Vec<Vec<u8>> {
+    /// Carries out what all members copy, and compares what each has then with what the call
+    /// promises.
+    fn carry_out(call: Call, members: usize, bytes: u64, root: usize) {
         const DST: u64 = 1 << 20;
         let (part, whole) = (usize::try_from(bytes).unwrap_or(0), usize::try_from(bytes).unwrap_or(0) * members);
         let byte = |member: usize, at: usize| (member * 31 + at % 29 + 1) as u8;
@@ -182,17 +177,16 @@ mod tests {
             dst.truncate(wanted.len());
             assert_eq!(*dst, wanted, "{call:?} of {bytes} bytes by {members} members: member {me}");
         }
-        dst
     }
 
     #[test]
     fn every_member_gets_what_the_call_promises() {
         for members in 1..6 {
             for bytes in [0, 1, 100, 1000, 4096] {
-                carried_out(Call::Fcollect, members, bytes, 0);
-                carried_out(Call::Alltoall, members, bytes, 0);
+                carry_out(Call::Fcollect, members, bytes, 0);
+                carry_out(Call::Alltoall, members, bytes, 0);
                 for root in 0..members {
-                    carried_out(Call::Broadcast, members, bytes, root);
+                    carry_out(Call::Broadcast, members, bytes, root);
                 }
             }
         }
