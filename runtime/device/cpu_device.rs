@@ -17,7 +17,7 @@ use super::cpu_accelerator::CpuAccelerator;
 use super::cuda::CudaGpu;
 use super::error::DeviceError;
 use super::interface::{
-    AddressSpace, Aside, Copier, Device, HostMemory, KeptAddresses, LoadedModule, MappedRegisters, Memory,
+    AddressSpace, Aside, Copier, Device, DeviceCopy, HostMemory, KeptAddresses, LoadedModule, MappedRegisters, Memory,
     ProgramMemory, Wait,
 };
 use super::source::ModuleSource;
@@ -295,7 +295,24 @@ impl Device for CpuDevice {
         self.executor(stream).ok().map(Executor::is_idle)
     }
 
-    unsafe fn copy_on(&self, _stream: &Stream, _to: u64, _from: u64, _bytes: u64) -> Result<bool, DeviceError> {
+    unsafe fn copy_on(&self, _stream: &Stream, _copy: DeviceCopy) -> Result<bool, DeviceError> {
+        Ok(false)
+    }
+
+    unsafe fn copy_beside(
+        &self,
+        _stream: &Stream,
+        _beside: DeviceCopy,
+        _copies: &[DeviceCopy],
+    ) -> Result<bool, DeviceError> {
+        Ok(false)
+    }
+
+    fn can_store_on(&self, _stream: &Stream) -> Result<bool, DeviceError> {
+        Ok(false)
+    }
+
+    unsafe fn store_on(&self, _stream: &Stream, _to: u64, _word: u64, _bytes: u64) -> Result<bool, DeviceError> {
         Ok(false)
     }
 

@@ -15,6 +15,14 @@ use super::source::ModuleSource;
 use super::stream::Stream;
 use crate::abi;
 
+/// A copy of device memory.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct DeviceCopy {
+    pub to: u64,
+    pub from: u64,
+    pub bytes: u64,
+}
+
 /// Memory of a device that this process allocated, zeroed at first. Mappings and copies of the
 /// descriptor keep it too.
 #[derive(Debug)]
@@ -188,7 +196,28 @@ pub(crate) trait Device: Debug + Send + Sync {
     ///
     /// # Safety
     /// Both ranges are mapped device memory until the copy has ended.
-    unsafe fn copy_on(&self, stream: &Stream, to: u64, from: u64, bytes: u64) -> Result<bool, DeviceError>;
+    unsafe fn copy_on(&self, stream: &Stream, copy: DeviceCopy) -> Result<bool, DeviceError>;
+    /// Queues `copies`, one after another, and `beside` at the same time; what is queued later
+    /// begins when all have ended. `false` if the device cannot do that on this stream now, and
+    /// nothing was queued.
+    ///
+    /// # Safety
+    /// The same as for [`copy_on`](Self::copy_on), and no copy touches what another writes.
+    unsafe fn copy_beside(
+        &self,
+        stream: &Stream,
+        beside: DeviceCopy,
+        copies: &[DeviceCopy],
+    ) -> Result<bool, DeviceError>;
+    /// Returns whether the stream can store words without a kernel now.
+    fn can_store_on(&self, stream: &Stream) -> Result<bool, DeviceError>;
+    /// Queues the store of a word of 4 or 8 bytes, for all devices and the host after what the
+    /// stream has done before, without a kernel; `false`, and nothing is queued, unless
+    /// [`can_store_on`](Self::can_store_on).
+    ///
+    /// # Safety
+    /// The word is aligned and mapped device memory until the store has ended.
+    unsafe fn store_on(&self, stream: &Stream, to: u64, word: u64, bytes: u64) -> Result<bool, DeviceError>;
     /// Returns whether kernels can access what is at `address`, a pointer of the program, as it is.
     fn is_accessible(&self, address: u64) -> bool;
     /// Returns what the program's memory of `bytes` bytes at `address` is. Pageable memory of the

@@ -18,7 +18,7 @@ pub(crate) use cuda::CudaDevice;
 pub use cuda::CudaGpu;
 pub use error::DeviceError;
 pub(crate) use interface::{
-    AddressSpace, Aside, Copier, Device, HostMemory, KeptAddresses, LoadedModule, MappedRegisters, Memory,
+    AddressSpace, Aside, Copier, Device, DeviceCopy, HostMemory, KeptAddresses, LoadedModule, MappedRegisters, Memory,
     ORDERED_FOR_OWNER, ProgramMemory, Wait, whole_pages,
 };
 pub use oxshmem_simt as cpu;

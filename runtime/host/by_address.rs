@@ -240,9 +240,12 @@ pub fn put_word<I: Operations>(issuer: &I, address: u64, word: u64, bytes: usize
     }
     let address = own.view_at::<u8>(address, bytes).resolve(own.id())?.0;
     let _call = own.host_profile().begins("p", Subject::Peer(pe), bytes as u64);
-    let args = (address, word, u32::try_from(bytes).unwrap_or(u32::MAX), own.peer(pe));
-    // SAFETY: the kernel checks the target itself.
-    unsafe { own.queue_host_kernel(issuer.issuing_stream()?, "oxshmem_host_put_word", 1, args) }?;
+    let stream = issuer.issuing_stream()?;
+    if !own.queue_word(address, word, bytes as u64, pe, stream)? {
+        let args = (address, word, u32::try_from(bytes).unwrap_or(u32::MAX), own.peer(pe));
+        // SAFETY: the kernel checks the target itself.
+        unsafe { own.queue_host_kernel(stream, "oxshmem_host_put_word", 1, args) }?;
+    }
     issuer.finish()
 }
 

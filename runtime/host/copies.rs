@@ -1,7 +1,7 @@
 //! Collectives whose data copy engines move, so that none of it passes through a multiprocessor.
 //! The members meet before and after, by small kernels, because a wait of a stream has no deadline.
 
-use super::transfer::THREADS;
+use super::transfer::{Put, THREADS};
 use crate::Result;
 use crate::abi::{Algorithm, Call, KnownTeam};
 use crate::device::{LaunchConfig, Stream};
@@ -128,11 +128,24 @@ pub(super) fn queue_copies(
     let view = View { call, me, members: pes.len(), dst, src, bytes, root };
     // The meeting of a call that is wrong fails on all members, and then no other follows.
     let steps = if refused || !view.is_accepted() { vec![Vec::new()] } else { view.steps() };
-    for step in steps {
-        for part in step.into_iter().filter(|part| part.bytes != 0) {
-            // SAFETY: both sides were checked: they are memory of the heap, and of the same
-            // allocation at the other member.
-            unsafe { own.queue_part((part.to, part.from), part.bytes, pes[part.member], stream) }?;
+    for mut step in steps {
+        step.retain(|part| part.bytes != 0);
+        let put = |part: &Part| ((part.to, part.from), part.bytes, pes[part.member]);
+        let is_here = |part: &&Part| part.member == me;
+        let here: Vec<Put> = step.iter().filter(is_here).map(put).collect();
+        let there: Vec<Put> = step.iter().filter(|part| !is_here(part)).map(put).collect();
+        // A copy within the GPU takes nothing of its links, and costs no time beside those over
+        // them.
+        let is_queued = match here[..] {
+            // SAFETY: both sides of each were checked: they are memory of the heap, and of the same
+            // allocation at the other member. What is read and what is written lie apart.
+            [here] if !there.is_empty() => unsafe { own.queue_puts_beside(here, &there, stream) }?,
+            _ => false,
+        };
+        let left = if is_queued { Vec::new() } else { [there, here].concat() };
+        for (sides, bytes, pe) in left {
+            // SAFETY: as above.
+            unsafe { own.queue_part(sides, bytes, pe, stream) }?;
         }
         // SAFETY: the kernel takes what the host knows of a team, and checks that it still exists.
         unsafe { own.queue_collective(stream, "oxshmem_host_copied", config, (call, known)) }?;

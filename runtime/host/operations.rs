@@ -233,11 +233,9 @@ pub trait Operations: sealed::Issuer {
     /// ```
     fn signal(&self, update: SignalUpdate<'_>, pe: usize) -> Result<()> {
         let own = self.issuing_pe();
-        let (signal, value, op) = update.resolve(own.id())?;
+        let update = update.resolve(own.id())?;
         let _call = own.host_profile().begins("signal_op", Subject::Peer(pe), size_of::<u64>() as u64);
-        let args = (signal, value, op, own.peer(pe));
-        // SAFETY: the kernel checks the signal itself.
-        unsafe { own.queue_host_kernel(self.issuing_stream()?, "oxshmem_host_signal", 1, args) }?;
+        own.queue_signal(update, pe, self.issuing_stream()?)?;
         self.finish()
     }
 

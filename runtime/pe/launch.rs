@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::Pe;
 use crate::Result;
-use crate::device::{self, LaunchConfig, LoadedModule, ModuleSource, Wait};
+use crate::device::{self, DeviceCopy, DeviceError, LaunchConfig, LoadedModule, ModuleSource, Wait};
 use crate::kernel::args::KernelArgs;
 use crate::modules::{AGGREGATE, COLLECTIVES, LEVELS};
 use crate::stream::{OnStream, Stream};
@@ -217,12 +217,42 @@ impl Pe {
     ///
     /// # Safety
     /// The same as for [`Device::copy_on`](device::Device::copy_on).
-    pub(crate) unsafe fn queue_copy(&self, stream: &device::Stream, to: u64, from: u64, bytes: u64) -> Result<bool> {
+    pub(crate) unsafe fn queue_copy(&self, stream: &device::Stream, copy: DeviceCopy) -> Result<bool> {
         // SAFETY: the caller's promise.
-        let queued = unsafe { self.device.copy_on(stream, to, from, bytes) }?;
+        self.queued(stream, "copy", unsafe { self.device.copy_on(stream, copy) })
+    }
+
+    /// Queues copies by copy engines, and another one at the same time; `false` if the device
+    /// cannot do that on this stream now.
+    ///
+    /// # Safety
+    /// The same as for [`Device::copy_beside`](device::Device::copy_beside).
+    pub(crate) unsafe fn queue_copies_beside(
+        &self,
+        stream: &device::Stream,
+        beside: DeviceCopy,
+        copies: &[DeviceCopy],
+    ) -> Result<bool> {
+        // SAFETY: the caller's promise.
+        self.queued(stream, "copy", unsafe { self.device.copy_beside(stream, beside, copies) })
+    }
+
+    /// Queues the store of a word of 4 or 8 bytes by the stream itself; `false` if the device
+    /// cannot do that on this stream now.
+    ///
+    /// # Safety
+    /// The same as for [`Device::store_on`](device::Device::store_on).
+    pub(crate) unsafe fn queue_store(&self, stream: &device::Stream, to: u64, word: u64, bytes: u64) -> Result<bool> {
+        // SAFETY: the caller's promise.
+        self.queued(stream, "store", unsafe { self.device.store_on(stream, to, word, bytes) })
+    }
+
+    /// Notes what was queued without a kernel, if it was.
+    fn queued(&self, stream: &device::Stream, what: &str, queued: Result<bool, DeviceError>) -> Result<bool> {
+        let queued = queued?;
         if queued {
             self.note(stream);
-            self.scene().board.queued(stream, "copy");
+            self.scene().board.queued(stream, what);
         }
         Ok(queued)
     }

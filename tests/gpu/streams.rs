@@ -3,8 +3,9 @@
 use std::ffi::{CString, c_void};
 
 use cudarc::driver::{CudaContext, sys};
+use oxshmem::by_address::put_word;
 use oxshmem::device::DeviceError;
-use oxshmem::{Compare, Error, HeapError, LaunchConfig, Operations, RawMemory};
+use oxshmem::{Compare, Error, HeapError, LaunchConfig, OnStream, Operations, RawMemory};
 
 use crate::{GPU, Outcome, init};
 
@@ -26,6 +27,7 @@ pub fn callers_streams() -> Outcome {
     let (next, previous) = ((me + 1) % n, (me + n - 1) % n);
     let (source, inbox) = (pe.alloc::<u32>(WORDS)?, pe.alloc::<u32>(WORDS)?);
     let signal = pe.alloc::<u64>(1)?;
+    let cells = pe.alloc::<u64>(6)?;
     let busy = pe.load(&GPU)?.kernel("busy")?;
     let mut round = 0u64;
     let passed = |round: u64| {
@@ -36,6 +38,13 @@ pub fn callers_streams() -> Outcome {
         pe.barrier_all()
     };
     let value = |round: u64| (me as u32) << 16 | round as u32;
+    // Words of both sizes that streams store themselves, and a signal, from cell `first` on.
+    let store = |on: &OnStream<'_>, first: usize, round: u64| {
+        let address = cells.address() + 8 * first as u64;
+        put_word(on, address, round, 8, next)?;
+        put_word(on, address + 8, round, 4, next)?;
+        on.signal(cells.signal(first + 2).set(round), next)
+    };
 
     // The library's operations come after the program's own work on the stream, and before what
     // follows.
@@ -53,11 +62,13 @@ pub fn callers_streams() -> Outcome {
             }
             pe.on(&stream).put(inbox.view(words..), source.view(words..WORDS), next)?;
             pe.on(&stream).put_signal(&inbox, source.view(..words), signal.signal(0).set(round), next)?;
+            store(&pe.on(&stream), 0, round)?;
             // SAFETY: the stream does not end before the kernels.
             unsafe { works(sys::cuMemsetD32Async(source.address(), 0, WORDS, raw)) };
             pe.on(&stream).signal_wait_until(signal.signal(0), Compare::Ge, round)?;
             pe.on(&stream).synchronize()?;
             passed(round)?;
+            assert_eq!(pe.read(cells.view(..3))?, [round; 3]);
         }
     }
 
@@ -87,6 +98,7 @@ pub fn callers_streams() -> Outcome {
         works(sys::cuStreamBeginCapture_v2(raw, sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
         pe.on(&stream).put(inbox.view(16..), source.view(16..WORDS), next)?;
         pe.on(&stream).put(&inbox, source.view(..16), next)?;
+        store(&pe.on(&stream), 3, 1 << 20)?;
         pe.on(&stream).quiet()?;
         works(sys::cuStreamEndCapture(raw, &raw mut graph));
         works(sys::cuGraphInstantiateWithFlags(&raw mut executable, graph, 0));
@@ -97,6 +109,7 @@ pub fn callers_streams() -> Outcome {
             pe.synchronize_device()?;
             passed(round)?;
         }
+        assert_eq!(pe.read(cells.view(3..))?, [1 << 20; 3]);
         works(sys::cuGraphExecDestroy(executable));
         works(sys::cuGraphDestroy(graph));
     }

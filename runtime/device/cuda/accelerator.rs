@@ -41,7 +41,8 @@ use super::handle;
 use super::memory::{self, Copies, Locked, Pinned, Reservation};
 use super::module::CudaModule;
 use super::occupancy::Resident;
-use super::stream::{self, Stream};
+use super::raw_stream;
+use super::stream::Stream;
 use crate::device::cpu::LaunchConfig;
 use crate::device::error::DeviceError;
 use crate::device::interface::LoadedModule;
@@ -312,7 +313,8 @@ unsafe impl Send for Words {}
 
 impl Words {
     fn new(stream: &Arc<Stream>) -> Result<Self, DeviceError> {
-        let raw = stream::create(stream.context()).map_err(|error| stream.error("cannot create a stream", error))?;
+        let raw =
+            raw_stream::create(stream.context()).map_err(|error| stream.error("cannot create a stream", error))?;
         Ok(Self { raw, stores: Stores::default(), stream: Arc::clone(stream) })
     }
 
@@ -392,7 +394,7 @@ impl Words {
 
 impl Drop for Words {
     fn drop(&mut self) {
-        stream::destroy(self.stream.context(), self.raw);
+        raw_stream::destroy(self.stream.context(), self.raw);
     }
 }
 

@@ -16,7 +16,8 @@ use cudarc::driver::sys::CUstream;
 
 use super::driver::{DriverError, driver};
 use super::events::Marks;
-use super::stream::{self, Stream};
+use super::raw_stream;
+use super::stream::Stream;
 use crate::device::error::DeviceError;
 use crate::device::interface::{Copier, HostMemory};
 
@@ -37,7 +38,8 @@ unsafe impl Send for CudaCopier {}
 
 impl CudaCopier {
     pub fn new(stream: &Arc<Stream>, memory: Arc<dyn HostMemory>) -> Result<Self, DeviceError> {
-        let raw = stream::create(stream.context()).map_err(|error| stream.error("cannot create a stream", error))?;
+        let raw =
+            raw_stream::create(stream.context()).map_err(|error| stream.error("cannot create a stream", error))?;
         Ok(Self { raw, marks: Marks::default(), memory, stream: Arc::clone(stream) })
     }
 
@@ -98,6 +100,6 @@ impl Drop for CudaCopier {
             return;
         }
         self.marks.destroy();
-        stream::destroy(self.stream.context(), self.raw);
+        raw_stream::destroy(self.stream.context(), self.raw);
     }
 }

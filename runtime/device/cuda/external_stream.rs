@@ -6,11 +6,12 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use cudarc::driver::sys::{self, CUstream, CUstreamCaptureStatus};
+use cudarc::driver::sys::{self, CUstream};
 
 use super::driver::{DriverError, driver};
 use super::queues::Queue;
-use super::stream::{self, Stream};
+use super::raw_stream;
+use super::stream::Stream;
 use crate::device::error::DeviceError;
 
 /// A stream that is not the PE's own.
@@ -43,19 +44,19 @@ unsafe impl Sync for Made {}
 impl Drop for Made {
     fn drop(&mut self) {
         // The driver ends what is queued before it lets the stream go, and does not wait for it.
-        stream::destroy(self.pe.context(), self.raw);
+        raw_stream::destroy(self.pe.context(), self.raw);
     }
 }
 
 impl ExternalStream {
     /// Returns a new stream, independent of the legacy default stream.
     pub(super) fn create(pe: &Arc<Stream>) -> Result<Self, DeviceError> {
-        Self::made(pe, stream::create(pe.context()))
+        Self::made(pe, raw_stream::create(pe.context()))
     }
 
     /// Returns the same with the highest priority.
     pub(super) fn create_urgent(pe: &Arc<Stream>) -> Result<Self, DeviceError> {
-        Self::made(pe, stream::create_urgent(pe.context()))
+        Self::made(pe, raw_stream::create_urgent(pe.context()))
     }
 
     fn made(pe: &Arc<Stream>, raw: Result<CUstream, DriverError>) -> Result<Self, DeviceError> {
@@ -66,8 +67,13 @@ impl ExternalStream {
 
     /// Returns the program's stream.
     pub(super) fn adopt(pe: &Arc<Stream>, raw: CUstream) -> Result<Self, DeviceError> {
-        let _entered = pe.enter()?;
-        let queue = pe.queues().of(raw).map_err(|error| pe.error("cannot follow a stream", error))?;
+        let queue = match pe.queues().known(raw) {
+            Some(queue) => queue,
+            None => {
+                let _entered = pe.enter()?;
+                pe.queues().of(raw).map_err(|error| pe.error("cannot follow a stream", error))?
+            }
+        };
         Ok(Self { raw, queue, pe: Arc::clone(pe), _made: None })
     }
 
@@ -83,7 +89,7 @@ impl ExternalStream {
     /// context must be current.
     pub fn has_ended(&self) -> Option<bool> {
         // SAFETY: the event lives as long as the PE's stream.
-        stream::ended(unsafe { sys::cuEventQuery(self.queue.event) })
+        raw_stream::ended(unsafe { sys::cuEventQuery(self.queue.event) })
     }
 
     pub(super) fn is_of(&self, pe: &Arc<Stream>) -> bool {
@@ -102,11 +108,7 @@ impl ExternalStream {
 
     /// Moves the event after everything that is on the stream now.
     fn mark(&self) -> Result<(), DriverError> {
-        let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
-        // SAFETY: writes one value; that the stream exists is the promise of the caller that passed
-        // it.
-        unsafe { driver!(cuStreamIsCapturing(self.raw, &raw mut status)) }?;
-        if status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE {
+        if raw_stream::is_capturing(self.raw)? {
             // An event would become a part of the graph.
             self.pe.queues().captured.store(true, Ordering::Release);
             return Ok(());

@@ -17,7 +17,8 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use super::driver::{DriverError, driver};
 use super::handle::{Handle, length, location};
-use super::stream::{self, Stream};
+use super::raw_stream;
+use super::stream::Stream;
 use crate::config::ByteSize;
 use crate::device::error::DeviceError;
 use crate::device::interface::{AddressSpace, HostMemory, KeptAddresses, Memory};
@@ -358,7 +359,8 @@ unsafe impl Send for Channel {}
 impl Copies {
     pub fn new(stream: Arc<Stream>) -> Result<Self, DeviceError> {
         let buffer = Pinned::new(Arc::clone(&stream), BUFFER_BYTES)?;
-        let raw = stream::create(stream.context()).map_err(|error| stream.error("cannot create a stream", error))?;
+        let raw =
+            raw_stream::create(stream.context()).map_err(|error| stream.error("cannot create a stream", error))?;
         Ok(Self { stream, channel: Mutex::new(Channel { raw, buffer }) })
     }
 
@@ -433,7 +435,7 @@ impl Drop for Copies {
     fn drop(&mut self) {
         let raw = self.channel().raw;
         if self.stream.idle() {
-            stream::destroy(self.stream.context(), raw);
+            raw_stream::destroy(self.stream.context(), raw);
         }
     }
 }

@@ -23,6 +23,7 @@ mod module_units;
 mod network;
 mod occupancy;
 mod queues;
+mod raw_stream;
 mod stream;
 mod target;
 
@@ -37,7 +38,7 @@ use aside::CudaAside;
 #[doc(hidden)]
 pub use card::{Backing, CardGpu};
 use copier::CudaCopier;
-use cudarc::driver::sys::{self, CUdevice_attribute, CUpointer_attribute, CUresult};
+use cudarc::driver::sys::{self, CUdevice_attribute, CUpointer_attribute, CUresult, CUstream};
 #[cfg(feature = "cudarc")]
 pub(crate) use driver::describe as driver_error;
 use driver::driver;
@@ -61,7 +62,8 @@ use oxshmem_system::words::count32;
 
 use super::error::DeviceError;
 use super::interface::{
-    AddressSpace, Aside, Copier, Device, HostMemory, LoadedModule, MappedRegisters, Memory, ProgramMemory, Wait,
+    AddressSpace, Aside, Copier, Device, DeviceCopy, HostMemory, LoadedModule, MappedRegisters, Memory, ProgramMemory,
+    Wait,
 };
 use super::source::ModuleSource;
 use super::stream::StreamKind;
@@ -84,6 +86,8 @@ pub(crate) struct CudaDevice {
     pci: String,
     multiprocessors: u32,
     write_ordering: i32,
+    /// Whether streams can store words of 8 bytes by themselves.
+    has_stream_stores: bool,
     exporter: Exporter,
     stream: Arc<Stream>,
 }
@@ -119,6 +123,10 @@ impl CudaDevice {
         let write_ordering = gpu
             .attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING)
             .map_err(|error| unavailable(error.to_string()))?;
+        let has_stream_stores = gpu
+            .attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS)
+            .map_err(|error| unavailable(error.to_string()))?
+            != 0;
         let context = Context::retain(gpu).map_err(|error| {
             unavailable(format!("the context of GPU {} ({name}) cannot be made: {error}", gpu.ordinal))
         })?;
@@ -141,6 +149,7 @@ impl CudaDevice {
             pci,
             multiprocessors,
             write_ordering,
+            has_stream_stores,
             exporter: Exporter::new(Arc::clone(&stream)),
             stream,
         })
@@ -229,6 +238,23 @@ fn uuid_of(identity: &str) -> Option<Uuid> {
         *byte = u8::from_str_radix(digits.get(2 * at..2 * at + 2)?, 16).ok()?;
     }
     Some(uuid)
+}
+
+/// Queues a copy on a stream. The context must be current.
+///
+/// # Safety
+/// What [`Device::copy_on`] says, and the stream exists.
+unsafe fn start_copy(DeviceCopy { to, from, bytes }: DeviceCopy, stream: CUstream) -> Result<(), DriverError> {
+    // SAFETY: the caller's promise.
+    unsafe { driver!(cuMemcpyDtoDAsync_v2(to, from, handle::length(bytes), stream)) }
+}
+
+impl CudaDevice {
+    /// Returns the stream that a call means, unless it is the PE's own, and its handle.
+    fn target<'a>(&self, stream: &'a super::Stream) -> Result<(Option<&'a ExternalStream>, CUstream), DeviceError> {
+        let on = target(&self.stream, stream)?;
+        Ok((on, on.map_or(self.stream.raw(), ExternalStream::raw)))
+    }
 }
 
 impl Device for CudaDevice {
@@ -380,14 +406,70 @@ impl Device for CudaDevice {
         on.map_or_else(|| self.stream.has_ended(), ExternalStream::has_ended)
     }
 
-    unsafe fn copy_on(&self, stream: &super::Stream, to: u64, from: u64, bytes: u64) -> Result<bool, DeviceError> {
-        let on = target(&self.stream, stream)?;
+    unsafe fn copy_on(&self, stream: &super::Stream, copy: DeviceCopy) -> Result<bool, DeviceError> {
+        let (on, raw) = self.target(stream)?;
         let _entered = self.stream.enter()?;
-        let raw = on.map_or(self.stream.raw(), ExternalStream::raw);
         // SAFETY: the caller's promise.
-        unsafe { driver!(cuMemcpyDtoDAsync_v2(to, from, handle::length(bytes), raw)) }
+        unsafe { start_copy(copy, raw) }
             .and_then(|()| on.map_or(Ok(()), |stream| stream.queued("copy")))
             .map_err(|error| self.stream.error("cannot queue a copy", error))?;
+        Ok(true)
+    }
+
+    unsafe fn copy_beside(
+        &self,
+        stream: &super::Stream,
+        beside: DeviceCopy,
+        copies: &[DeviceCopy],
+    ) -> Result<bool, DeviceError> {
+        let (on, raw) = self.target(stream)?;
+        let _entered = self.stream.enter()?;
+        let failed = |error| self.stream.error("cannot queue copies", error);
+        // The other stream would stay in the capture until that ends.
+        if raw_stream::is_capturing(raw).map_err(failed)? {
+            return Ok(false);
+        }
+        // SAFETY: the caller's promise.
+        let here = |raw| unsafe { start_copy(beside, raw) };
+        // SAFETY: as above.
+        let there = || copies.iter().try_for_each(|copy| unsafe { start_copy(*copy, raw) });
+        let queue = self.stream.queues().of(raw).map_err(failed)?;
+        // SAFETY: streams that a PE is called with exist; this one is not capturing.
+        let forked = unsafe { queue.fork(self.stream.context(), raw, here, there) };
+        // What was queued before a failure is waited for, too.
+        let queued = on.map_or(Ok(()), |stream| stream.queued("copy"));
+        forked.and(queued).map_err(failed)?;
+        Ok(true)
+    }
+
+    fn can_store_on(&self, stream: &super::Stream) -> Result<bool, DeviceError> {
+        let (_, raw) = self.target(stream)?;
+        let _entered = self.stream.enter()?;
+        // What is captured is a kernel, which every driver can have in a graph.
+        let captures =
+            raw_stream::is_capturing(raw).map_err(|error| self.stream.error("cannot use a stream", error))?;
+        Ok(self.has_stream_stores && !captures)
+    }
+
+    unsafe fn store_on(&self, stream: &super::Stream, to: u64, word: u64, bytes: u64) -> Result<bool, DeviceError> {
+        if !self.can_store_on(stream)? {
+            return Ok(false);
+        }
+        let (on, raw) = self.target(stream)?;
+        let _entered = self.stream.enter()?;
+        // Without a flag the store is ordered after what the stream has written before.
+        const ORDERED: u32 = 0;
+        // SAFETY: the caller's promise.
+        let queued = unsafe {
+            match bytes {
+                8 => driver!(cuStreamWriteValue64_v2(raw, to, word, ORDERED)),
+                #[allow(clippy::cast_possible_truncation)] // The word has 4 bytes.
+                _ => driver!(cuStreamWriteValue32_v2(raw, to, word as u32, ORDERED)),
+            }
+        };
+        queued
+            .and_then(|()| on.map_or(Ok(()), |stream| stream.queued("store")))
+            .map_err(|error| self.stream.error("cannot queue a store", error))?;
         Ok(true)
     }
 

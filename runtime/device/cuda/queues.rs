@@ -1,4 +1,4 @@
-//! What a PE has put on streams other than its own.
+//! What a PE has put on streams other than its own, and streams that are made beside one.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,8 +7,9 @@ use std::thread::ThreadId;
 
 use cudarc::driver::sys::{self, CUevent, CUresult, CUstream};
 
-use super::driver::{DriverError, driver};
+use super::driver::{Context, DriverError, driver};
 use super::events::new_event;
+use super::raw_stream;
 
 /// `CU_STREAM_PER_THREAD` of cuda.h: a handle that names another stream in each thread.
 const PER_THREAD: usize = 2;
@@ -19,9 +20,20 @@ pub(super) struct Queue {
     pub event: CUevent,
     /// Kernels launched since all were seen to have ended.
     launched: Mutex<BTreeSet<String>>,
+    /// For work that runs beside the stream's; made when there is some. Streams do not share it:
+    /// work of one would then wait for work of another.
+    beside: Mutex<Option<Beside>>,
 }
 
-// SAFETY: events may be used from any thread.
+/// A stream beside another. It begins after `forks`, and the other goes on after `joins`.
+#[derive(Debug, Clone, Copy)]
+struct Beside {
+    raw: CUstream,
+    forks: CUevent,
+    joins: CUevent,
+}
+
+// SAFETY: events and streams may be used from any thread.
 unsafe impl Send for Queue {}
 // SAFETY: as above.
 unsafe impl Sync for Queue {}
@@ -37,21 +49,34 @@ pub(super) struct Queues {
     pub captured: AtomicBool,
 }
 
+/// Returns the name of the stream that a handle means in this thread.
+fn name(raw: CUstream) -> Name {
+    (raw as usize, (raw as usize == PER_THREAD).then(|| std::thread::current().id()))
+}
+
 impl Queues {
+    fn by_name(&self) -> MutexGuard<'_, HashMap<Name, Arc<Queue>>> {
+        self.by_name.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn all(&self) -> Vec<Arc<Queue>> {
-        self.by_name.lock().unwrap_or_else(PoisonError::into_inner).values().map(Arc::clone).collect()
+        self.by_name().values().map(Arc::clone).collect()
+    }
+
+    /// Returns the queue of a stream that was seen before.
+    pub fn known(&self, raw: CUstream) -> Option<Arc<Queue>> {
+        self.by_name().get(&name(raw)).map(Arc::clone)
     }
 
     /// Returns the queue of a stream, made when the stream is first seen. The context must be
     /// current.
     pub fn of(&self, raw: CUstream) -> Result<Arc<Queue>, DriverError> {
-        let thread = (raw as usize == PER_THREAD).then(|| std::thread::current().id());
-        let mut queues = self.by_name.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(queue) = queues.get(&(raw as usize, thread)) {
+        let mut queues = self.by_name();
+        if let Some(queue) = queues.get(&name(raw)) {
             return Ok(Arc::clone(queue));
         }
-        let queue = Arc::new(Queue { event: new_event()?, launched: Mutex::default() });
-        queues.insert((raw as usize, thread), Arc::clone(&queue));
+        let queue = Arc::new(Queue { event: new_event()?, launched: Mutex::default(), beside: Mutex::default() });
+        queues.insert(name(raw), Arc::clone(&queue));
         Ok(queue)
     }
 
@@ -72,19 +97,77 @@ impl Queues {
         self.all().iter().flat_map(|queue| queue.launched().clone()).collect()
     }
 
-    /// Gives the events back. The context must be current.
-    pub fn destroy(&self) {
-        for (_, queue) in self.by_name.lock().unwrap_or_else(PoisonError::into_inner).drain() {
-            // SAFETY: no thread waits for it any more.
-            if let Err(error) = unsafe { driver!(cuEventDestroy_v2(queue.event)) } {
-                tracing::debug!(%error, "cannot destroy an event");
+    /// Gives the events and what was made beside the streams back. The context must be current.
+    pub fn destroy(&self, context: &Context) {
+        for (_, queue) in self.by_name().drain() {
+            destroy_event(queue.event);
+            if let Some(beside) = queue.beside().take() {
+                raw_stream::destroy(context, beside.raw);
+                destroy_event(beside.forks);
+                destroy_event(beside.joins);
             }
         }
     }
 }
 
+fn destroy_event(event: CUevent) {
+    // SAFETY: no thread waits for it any more.
+    if let Err(error) = unsafe { driver!(cuEventDestroy_v2(event)) } {
+        tracing::debug!(%error, "cannot destroy an event");
+    }
+}
+
 impl Queue {
+    fn beside(&self) -> MutexGuard<'_, Option<Beside>> {
+        self.beside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues `work` on `raw`, this queue's stream, and `beside` on another stream, which begins
+    /// when the earlier work of `raw` has ended. What is queued on `raw` later begins when both
+    /// have ended. The context must be current.
+    ///
+    /// # Safety
+    /// `raw` exists and is not capturing.
+    pub unsafe fn fork(
+        &self,
+        context: &Context,
+        raw: CUstream,
+        beside: impl FnOnce(CUstream) -> Result<(), DriverError>,
+        work: impl FnOnce() -> Result<(), DriverError>,
+    ) -> Result<(), DriverError> {
+        let mut made = self.beside();
+        let Beside { raw: other, forks, joins } = match *made {
+            Some(made) => made,
+            None => *made.insert(Beside::new(context)?),
+        };
+        // SAFETY: the events and the other stream live as long as the PE's stream; the rest is the
+        // caller's promise.
+        unsafe {
+            driver!(cuEventRecord(forks, raw))?;
+            driver!(cuStreamWaitEvent(other, forks, 0))?;
+        }
+        // What was queued beside is waited for, no matter what else is refused.
+        let queued = beside(other).and_then(|()| work());
+        // SAFETY: as above.
+        let joined =
+            unsafe { driver!(cuEventRecord(joins, other)).and_then(|()| driver!(cuStreamWaitEvent(raw, joins, 0))) };
+        queued.and(joined)
+    }
+
     pub fn launched(&self) -> MutexGuard<'_, BTreeSet<String>> {
         self.launched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Beside {
+    /// Makes the stream and its events. The context must be current.
+    fn new(context: &Context) -> Result<Self, DriverError> {
+        let forks = new_event()?;
+        let joins = new_event().inspect_err(|_| destroy_event(forks))?;
+        let raw = raw_stream::create(context).inspect_err(|_| {
+            destroy_event(forks);
+            destroy_event(joins);
+        })?;
+        Ok(Self { raw, forks, joins })
     }
 }

@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use cudarc::driver::sys::{self, CUevent, CUresult, CUstream, CUstream_flags};
+use cudarc::driver::sys::{self, CUevent, CUresult, CUstream};
 
 use super::driver::{Context, DriverError, Entered, check, driver};
 use super::events::new_event;
 use super::occupancy::Resident;
 use super::queues::Queues;
+use super::raw_stream::{create, create_urgent, destroy, ended};
 use crate::device::error::DeviceError;
 
 /// How long a wait spins; kernels that take longer are looked at every [`LOOK_AGAIN`].
@@ -227,51 +228,9 @@ impl Drop for Stream {
             return;
         }
         if let Ok(_entered) = self.context.enter() {
-            self.queues.destroy();
+            self.queues.destroy(&self.context);
         }
         destroy(&self.context, self.raw);
         self.context.release();
-    }
-}
-
-/// Returns what a query says, if it says whether the work has ended.
-pub(super) fn ended(query: CUresult) -> Option<bool> {
-    match query {
-        CUresult::CUDA_SUCCESS => Some(true),
-        CUresult::CUDA_ERROR_NOT_READY => Some(false),
-        _ => None,
-    }
-}
-
-/// Creates a stream that is independent of the legacy default stream.
-pub(super) fn create(context: &Context) -> Result<CUstream, DriverError> {
-    let _entered = context.enter()?;
-    let mut raw = std::ptr::null_mut();
-    // SAFETY: a context is current.
-    unsafe { driver!(cuStreamCreate(&raw mut raw, CUstream_flags::CU_STREAM_NON_BLOCKING as u32)) }?;
-    Ok(raw)
-}
-
-/// Returns the same with the highest priority.
-pub(super) fn create_urgent(context: &Context) -> Result<CUstream, DriverError> {
-    let _entered = context.enter()?;
-    let (mut lowest, mut highest) = (0, 0);
-    let mut raw = std::ptr::null_mut();
-    // SAFETY: a context is current; the calls write two integers and one handle.
-    unsafe {
-        driver!(cuCtxGetStreamPriorityRange(&raw mut lowest, &raw mut highest))?;
-        driver!(cuStreamCreateWithPriority(&raw mut raw, CUstream_flags::CU_STREAM_NON_BLOCKING as u32, highest))?;
-    }
-    Ok(raw)
-}
-
-/// Destroys a stream that [`create`] made.
-pub(super) fn destroy(context: &Context, stream: CUstream) {
-    let destroyed = context.enter().and_then(|_entered| {
-        // SAFETY: no thread uses it any more.
-        unsafe { driver!(cuStreamDestroy_v2(stream)) }
-    });
-    if let Err(error) = destroyed {
-        tracing::debug!(%error, "cannot destroy a stream");
     }
 }
