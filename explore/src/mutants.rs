@@ -103,6 +103,7 @@ pub const MUTANTS: &[Mutant] = &[
     in_module("grid", "share-begins-with-result", &["disagreement"]),
     in_module("grid", "grid-arrives-relaxed", &["reduce_push", "reduce_packets", "sync_early"]),
     in_module("grid", "grid-tells-no-member", &["late_block"]),
+    in_module("grid", "share-tells-no-member", &["late_block_push"]),
     in_module("grid", "late-block-ends-turn-well", &["late_block_3"]),
     in_module("grid", "begun-does-not-wait", &["reduce_in_two"]),
     in_module("errors", "first-error-overwritten", &["puts_fail", "puts_fail_3"]),

@@ -102,7 +102,7 @@ template <class Collecting> OXSHMEM_DEVICE void begin_by_grid(Begun<grid_scope> 
                         }) != 0;
         return;
     }
-    begun.is_over = by_last_block<GridCall::shared>(begun.team, begun.op, [] { return 0; }) != 0;
+    begun.is_over = meet_in_grid<GridCall::shared>(begun.team, begun.op) != 0;
     if (!begun.is_over && port::block_rank() < sharing_blocks()) {
         begun.state = collecting.template by<blocks_scope>(begun.team, &session);
     }
@@ -191,13 +191,10 @@ template <class Scope> OXSHMEM_DEVICE int end(const Begun<Scope> &begun) {
         if (begun.is_over) {
             return 1;
         }
-        abi::Team &row = detail::team_row(begun.team);
         if (!detail::finish_begun(begun) && block_scope::rank() == 0) {
-            port::store<port::order::relaxed, port::reach::device>(&row.grid_failed, 1u);
+            port::store<port::order::relaxed, port::reach::device>(&detail::team_row(begun.team).grid_failed, 1u);
         }
-        return detail::by_last_block<detail::GridCall::through>(begun.team, begun.op, [&] {
-            return static_cast<int>(port::load<port::order::relaxed, port::reach::device>(&row.grid_failed));
-        });
+        return detail::meet_in_grid<detail::GridCall::through>(begun.team, begun.op);
     } else {
         return detail::finish_begun(begun) ? 0 : 1;
     }

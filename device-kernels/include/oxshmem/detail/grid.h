@@ -24,6 +24,7 @@ enum class GridPart : uint32_t { lead, follow, leave, tell };
 struct GridTurn {
     GridPart part;
     uint32_t number; // modulo 2^31
+    bool is_over;    // for a block that follows: the turn is known to have ended
 };
 
 // Why the blocks of a grid arrive: for a call that other members take part in and that one block
@@ -48,7 +49,8 @@ OXSHMEM_DEVICE void end_turn(abi::Team &row, uint32_t from, uint32_t turns) {
 }
 
 // Arrives, by one thread of a block whose threads have all come here. Unless the block is through
-// with a call, waits until all blocks have arrived or one gives up.
+// with a call, waits until all blocks have arrived, or the turn of what they share has ended, or
+// one gives up.
 template <GridCall kCall> OXSHMEM_OUTLINE GridTurn arrive_in_grid(abi::Team &row, int handle, Op op) {
     const uint32_t blocks = port::grid_blocks();
     uint64_t seen = port::fetch_add<order::acq_rel, reach::device>(&row.grid, uint64_t{1});
@@ -58,30 +60,35 @@ template <GridCall kCall> OXSHMEM_OUTLINE GridTurn arrive_in_grid(abi::Team &row
         if (is_last) {
             end_turn(row, turn, 2);
         }
-        return {GridPart::leave, turn};
+        return {GridPart::leave, turn, false};
     }
     if (is_last || kCall == GridCall::through) {
-        return {is_last ? GridPart::lead : GridPart::follow, turn};
+        return {is_last ? GridPart::lead : GridPart::follow, turn, false};
     }
+    const auto is_over = [&] { return turns_since(turn, seen) != 0; };
     const auto is_given_up = [&] {
         const uint32_t since = turns_since(turn, seen);
         return since == 2 || (since == 0 && (seen & abi::kGridGivenUp) != 0);
     };
-    const auto is_decided = [&] { return turns_since(turn, seen) != 0 || arrived_in(seen) == blocks || is_given_up(); };
+    const auto is_decided = [&] { return is_over() || arrived_in(seen) == blocks || is_given_up(); };
     const auto missing = [&] { return MissingBlocks{handle, arrived_in(seen), blocks}; };
-    const bool ended = wait(op, missing, &row.grid, [&] {
+    const auto looks = [&] {
         seen = port::load<order::acquire, reach::device>(&row.grid);
-        return is_decided();
-    });
+        // The last block to arrive ends the turn of what all share at once.
+        return kCall == GridCall::shared ? is_over() || is_given_up() : is_decided();
+    };
+    // No block is missed that has arrived.
+    const auto progress = [&] { return arrived_in(seen) == blocks ? 1u : 0u; };
+    const bool ended = wait(op, missing, &row.grid, looks, progress);
     while (!ended && !is_decided()) {
         const uint64_t given_up = seen | abi::kGridGivenUp;
         const uint64_t found = port::compare_exchange<order::acq_rel, reach::device>(&row.grid, seen, given_up);
         if (found == seen) {
-            return {GridPart::tell, turn};
+            return {GridPart::tell, turn, false};
         }
         seen = found;
     }
-    return {is_given_up() ? GridPart::leave : GridPart::follow, turn};
+    return {is_given_up() ? GridPart::leave : GridPart::follow, turn, is_over()};
 }
 
 // Waits for the end of a turn in which all blocks have arrived or will. What they do meanwhile has
@@ -118,11 +125,12 @@ OXSHMEM_LAZY OXSHMEM_DEVICE bool find_for_grid(int handle, Op op) {
 // The last block to arrive calls `alone` for all, which returns 0 if it was successful. All threads
 // of all blocks return that, or 1 if not all blocks have arrived.
 template <GridCall kCall, class Alone> OXSHMEM_DEVICE int by_last_block(int handle, Op op, Alone alone) {
+    static_assert(kCall == GridCall::of_team || kCall == GridCall::of_pe);
     if (!find_for_grid(handle, op)) {
         return 1;
     }
     abi::Team &row = team_row(handle);
-    GridTurn turn{GridPart::follow, 0};
+    GridTurn turn{GridPart::follow, 0, false};
     block_scope::sync();
     if (block_scope::rank() == 0) {
         turn = arrive_in_grid<kCall>(row, handle, op);
@@ -140,9 +148,39 @@ template <GridCall kCall, class Alone> OXSHMEM_DEVICE int by_last_block(int hand
         port::store<order::relaxed, reach::device>(&row.grid_failed, failed ? 1u : 0u);
         end_turn(row, turn.number, 1);
     } else if (block_scope::rank() == 0 && turn.part == GridPart::follow) {
-        failed = !await_turn(row, handle, op, turn.number);
-        // A block that has begun with its share may already say that it has failed.
-        if (kCall != GridCall::shared) {
+        failed = !(turn.is_over || await_turn(row, handle, op, turn.number));
+        failed = failed || port::load<order::relaxed, reach::device>(&row.grid_failed) != 0;
+    }
+    return block_scope::any(failed) ? 1 : 0;
+}
+
+// All blocks meet, before a call that they share or after it. All threads of all blocks return 0,
+// or 1 if not all blocks have arrived, or, after the call, if one has said that it has failed.
+template <GridCall kCall> OXSHMEM_DEVICE int meet_in_grid(int handle, Op op) {
+    static_assert(kCall == GridCall::shared || kCall == GridCall::through);
+    if (!find_for_grid(handle, op)) {
+        return 1;
+    }
+    abi::Team &row = team_row(handle);
+    bool failed = false;
+    block_scope::sync();
+    if (block_scope::rank() == 0) {
+        const GridTurn turn = arrive_in_grid<kCall>(row, handle, op);
+        if (turn.part == GridPart::lead) {
+            if (kCall == GridCall::shared) {
+                // Before the turn ends: a block that begins with its share then may fail at once.
+                port::store<order::relaxed, reach::device>(&row.grid_failed, 0u);
+            }
+            end_turn(row, turn.number, 1);
+        } else if (turn.part == GridPart::follow) {
+            failed = !(turn.is_over || await_turn(row, handle, op, turn.number));
+        } else {
+            failed = true;
+            if (kCall == GridCall::shared && turn.part == GridPart::tell) {
+                tell_of_failure(handle, op);
+            }
+        }
+        if (kCall == GridCall::through) {
             failed = failed || port::load<order::relaxed, reach::device>(&row.grid_failed) != 0;
         }
     }
@@ -152,15 +190,13 @@ template <GridCall kCall, class Alone> OXSHMEM_DEVICE int by_last_block(int hand
 // All blocks call `all`, which returns 0 if it was successful, after all have arrived. All threads
 // of all blocks return 0 if it was successful in all, once it has ended in all.
 template <class All> OXSHMEM_DEVICE int by_all_blocks(int handle, Op op, All all) {
-    if (by_last_block<GridCall::shared>(handle, op, [] { return 0; }) != 0) {
+    if (meet_in_grid<GridCall::shared>(handle, op) != 0) {
         return 1;
     }
-    abi::Team &row = team_row(handle);
     if (all() != 0 && block_scope::rank() == 0) {
-        port::store<order::relaxed, reach::device>(&row.grid_failed, 1u);
+        port::store<order::relaxed, reach::device>(&team_row(handle).grid_failed, 1u);
     }
-    return by_last_block<GridCall::through>(
-        handle, op, [&] { return static_cast<int>(port::load<order::relaxed, reach::device>(&row.grid_failed)); });
+    return meet_in_grid<GridCall::through>(handle, op);
 }
 
 } // namespace oxshmem::detail
