@@ -128,12 +128,10 @@ pub(super) fn queue_copies(
     let view = View { call, me, members: pes.len(), dst, src, bytes, root };
     // The meeting of a call that is wrong fails on all members, and then no other follows.
     let steps = if refused || !view.is_accepted() { vec![Vec::new()] } else { view.steps() };
-    for mut step in steps {
-        step.retain(|part| part.bytes != 0);
-        let put = |part: &Part| ((part.to, part.from), part.bytes, pes[part.member]);
-        let is_here = |part: &&Part| part.member == me;
-        let here: Vec<Put> = step.iter().filter(is_here).map(put).collect();
-        let there: Vec<Put> = step.iter().filter(|part| !is_here(part)).map(put).collect();
+    let put = |part: Part| ((part.to, part.from), part.bytes, pes[part.member]);
+    for step in steps {
+        let puts = step.into_iter().filter(|part| part.bytes != 0).map(put);
+        let (here, there): (Vec<Put>, Vec<Put>) = puts.partition(|(_, _, pe)| *pe == own.my_pe());
         // A copy within the GPU takes nothing of its links, and costs no time beside those over
         // them.
         let is_queued = match here[..] {

@@ -255,6 +255,14 @@ impl CudaDevice {
         let on = target(&self.stream, stream)?;
         Ok((on, on.map_or(self.stream.raw(), ExternalStream::raw)))
     }
+
+    /// Returns whether a stream can store words now. The context must be current.
+    fn stores_on(&self, raw: CUstream) -> Result<bool, DeviceError> {
+        // What is captured is a kernel, which every driver can have in a graph.
+        let captures =
+            raw_stream::is_capturing(raw).map_err(|error| self.stream.error("cannot use a stream", error))?;
+        Ok(self.has_stream_stores && !captures)
+    }
 }
 
 impl Device for CudaDevice {
@@ -445,18 +453,15 @@ impl Device for CudaDevice {
     fn can_store_on(&self, stream: &super::Stream) -> Result<bool, DeviceError> {
         let (_, raw) = self.target(stream)?;
         let _entered = self.stream.enter()?;
-        // What is captured is a kernel, which every driver can have in a graph.
-        let captures =
-            raw_stream::is_capturing(raw).map_err(|error| self.stream.error("cannot use a stream", error))?;
-        Ok(self.has_stream_stores && !captures)
+        self.stores_on(raw)
     }
 
     unsafe fn store_on(&self, stream: &super::Stream, to: u64, word: u64, bytes: u64) -> Result<bool, DeviceError> {
-        if !self.can_store_on(stream)? {
-            return Ok(false);
-        }
         let (on, raw) = self.target(stream)?;
         let _entered = self.stream.enter()?;
+        if !self.stores_on(raw)? {
+            return Ok(false);
+        }
         // Without a flag the store is ordered after what the stream has written before.
         const ORDERED: u32 = 0;
         // SAFETY: the caller's promise.
