@@ -147,7 +147,7 @@ impl Team {
                 return Err(AggregateError::Mismatch { me: pe.my_pe(), mine, pe: other as usize, theirs }.into());
             }
         }
-        let beside = self.create_contexts(pe, &ContextOptions::new(Sharing::Device))?;
+        let beside = self.create_contexts(pe, &ContextOptions::new(Sharing::Device).served())?;
         let made = pe.make_aggregate(self, offset, options, &beside);
         let problem = made.as_ref().map_or_else(ToString::to_string, |_| String::new());
         let outcome = match meeting.first_problem(pe, phase::CREATED, &problem) {

@@ -79,9 +79,9 @@ impl Places {
         let mut layout = Layout::default();
         let array = layout.array(MemoryKind::Records, options.count as u64, size_of::<abi::Context>() as u64);
         let list = layout.array(MemoryKind::Records, if listed { u64::from(rows) } else { 0 }, 4);
-        let private = options.sharing != Sharing::Device;
+        let forgotten_by_host = options.sharing == Sharing::Device && !options.served;
         let columns = count32(options.count);
-        let shape = Shape { rows, peers, columns, depth: options.depth, apart: true, private };
+        let shape = Shape { rows, peers, columns, depth: options.depth, apart: true, forgotten_by_host };
         let queues = (!shape.peers.is_empty()).then(|| QueueLayout::new(&mut layout, shape));
         Self { layout, array, list, queues }
     }
@@ -102,6 +102,18 @@ mod tests {
             assert_eq!(without, 640);
             assert_eq!(each + without, 68 * u64::from(depth) + 68 * landing + 1152, "depth {depth}");
         }
+    }
+
+    /// Kernels of a service post at any time, also while the host finds that no other kernel runs.
+    #[test]
+    fn the_host_forgets_what_was_used_where_it_launches_all_that_posts() {
+        let forgets = |options: &ContextOptions| {
+            let places = Places::new(options, (2, vec![(1, 1)]), false);
+            places.queues.unwrap().forgotten_by_host()
+        };
+        assert!(forgets(&ContextOptions::new(Sharing::Device)));
+        assert!(!forgets(&ContextOptions::new(Sharing::Device).served()));
+        assert!(!forgets(&ContextOptions::new(Sharing::Block)));
     }
 
     #[test]

@@ -30,6 +30,8 @@ pub struct ContextOptions {
     pub(super) depth: u32,
     pub(super) card: Option<u32>,
     pub(super) rails: Rails,
+    /// Whether a service posts to them, with kernels that the PE neither launches nor waits for.
+    pub(super) served: bool,
 }
 
 impl ContextOptions {
@@ -45,7 +47,7 @@ impl ContextOptions {
     /// ```
     #[must_use]
     pub fn new(sharing: Sharing) -> Self {
-        Self { sharing, count: 1, depth: 1024, card: None, rails: Rails::Auto }
+        Self { sharing, count: 1, depth: 1024, card: None, rails: Rails::Auto, served: false }
     }
 
     /// Sets how many contexts are created, 1 to 65536.
@@ -99,6 +101,11 @@ impl ContextOptions {
         Self { rails, ..self }
     }
 
+    /// Says that a service posts to them.
+    pub(crate) fn served(self) -> Self {
+        Self { served: true, ..self }
+    }
+
     pub(super) fn check(&self) -> Result<(), ContextError> {
         let (least, most) = (1 << abi::MIN_DEPTH_LOG2, 1 << abi::MAX_DEPTH_LOG2);
         if !(1..=Self::MOST).contains(&self.count) {
@@ -113,7 +120,7 @@ impl ContextOptions {
 
 impl fmt::Display for ContextOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { sharing, count, depth, card, rails } = self;
+        let Self { sharing, count, depth, card, rails, served: _ } = self;
         write!(f, "{count} context{} ", if *count == 1 { "" } else { "s" })?;
         match sharing {
             Sharing::Device => f.write_str("for any threads")?,

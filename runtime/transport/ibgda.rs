@@ -42,7 +42,7 @@ use crate::slab::{Layout, Slab};
 pub(crate) fn default_queues(layout: &mut Layout, config: &Config, (me, n_pes): (u32, u32), own: bool) -> QueueLayout {
     let peers = (0..n_pes).filter(|pe| own || *pe != me).map(|pe| (pe, pe)).collect();
     let (columns, depth) = (config.qps_per_peer(), config.send_queue_depth(n_pes));
-    QueueLayout::new(layout, Shape { rows: n_pes, peers, columns, depth, apart: false, private: false })
+    QueueLayout::new(layout, Shape { rows: n_pes, peers, columns, depth, apart: false, forgotten_by_host: true })
 }
 
 /// The network of a PE: open cards, and a queue pair or several to every other PE.

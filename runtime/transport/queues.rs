@@ -48,8 +48,10 @@ pub(crate) struct Shape {
     pub depth: u32,
     /// Whether each column has words of its own that say which of its queue pairs were used.
     pub apart: bool,
-    /// Whether one thread, warp or block at a time uses a column.
-    pub private: bool,
+    /// Whether the host forgets which queue pairs were used. It does so while no kernel runs that
+    /// may post, so not where a service's kernels do, which come and go. Device code does it where
+    /// one thread, warp or block at a time uses a column.
+    pub forgotten_by_host: bool,
 }
 
 /// Where the queues of a set are in its slab. QPs are numbered by peer, then by column; the
@@ -143,10 +145,9 @@ impl QueueLayout {
         self.shape.columns
     }
 
-    /// Returns whether the host forgets which queue pairs were used: device code does not, where
-    /// any threads share them.
+    /// Returns whether the host forgets which queue pairs were used.
     pub(crate) fn forgotten_by_host(&self) -> bool {
-        !self.shape.private
+        self.shape.forgotten_by_host
     }
 
     /// Returns where the device finds the queue pairs, and the words that say which were used.
@@ -586,7 +587,7 @@ mod tests {
     fn every_queue_pair_has_a_bit() {
         for (rows, columns, apart) in [(1, 1, true), (2, 3, true), (64, 2, true), (65, 5, true), (130, 3, false)] {
             let peers = (0..rows).map(|pe| (pe, pe)).collect();
-            let shape = Shape { rows, peers, columns, depth: 256, apart, private: apart };
+            let shape = Shape { rows, peers, columns, depth: 256, apart, forgotten_by_host: !apart };
             let queues = QueueLayout::new(&mut Layout::default(), shape);
             let mut seen = std::collections::BTreeMap::new();
             for (row, column) in (0..rows).flat_map(|row| (0..columns).map(move |column| (row, column))) {
