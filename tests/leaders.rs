@@ -61,25 +61,27 @@ fn failure<T: std::fmt::Debug>(result: Result<T, BootstrapError>) -> Failure {
     }
 }
 
-/// Established connections to a port of this machine, as the kernel counts them.
-fn connections_to(address: SocketAddr) -> usize {
-    let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
+/// Waits until `wanted` connections to a port of this machine are established, as the kernel lists
+/// them. The threads that held those of an earlier job close them when they end; and the kernel
+/// lists them in pieces, so that one may be missing or there twice while others open and close.
+fn await_connections(wanted: u32, address: SocketAddr) {
     let local = format!(":{:04X}", address.port());
-    let is_one = |line: &&str| {
-        let columns: Vec<&str> = line.split_ascii_whitespace().collect();
-        columns[1].ends_with(&local) && columns[3] == "01"
-    };
-    table.lines().skip(1).filter(is_one).count()
-}
-
-/// Waits until those of an earlier job are closed, which the threads that held them do when they
-/// end.
-fn await_no_connections_to(address: SocketAddr) {
     let start = Instant::now();
-    while connections_to(address) != 0 {
-        assert!(start.elapsed() < PATIENT, "connections of an earlier job remain after {PATIENT:?}");
+    loop {
+        let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
+        let found: Vec<&str> = table.lines().filter(|line| is_established(line, &local)).collect();
+        if found.len() == wanted as usize {
+            return;
+        }
+        assert!(start.elapsed() < PATIENT, "{wanted} connections do not come within {PATIENT:?}: {found:#?}");
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+/// Whether a line of the kernel's table is of an established connection to a port.
+fn is_established(line: &str, port: &str) -> bool {
+    let mut columns = line.split_ascii_whitespace().skip(1);
+    columns.next().is_some_and(|local| local.ends_with(port)) && columns.nth(1) == Some("01")
 }
 
 #[test]
@@ -87,11 +89,11 @@ fn leaders_pass_on_everything_and_the_hub_has_a_connection_from_each_node() {
     let (npes, nodes) = (48, 3);
     let hub = hub(npes);
     for round in 0..2u8 {
-        await_no_connections_to(hub.address());
+        await_connections(0, hub.address());
         on_nodes(&hub, (npes, nodes), PATIENT, |pe| {
             let pe = pe.unwrap();
             let rank = pe.rank();
-            assert_eq!(connections_to(hub.address()), nodes as usize);
+            await_connections(nodes, hub.address());
             assert_eq!(pe.node_peers(), (0..npes).filter(|peer| peer % nodes == rank % nodes).collect::<Vec<_>>());
             let all = pe.allgather("lengths", &vec![rank as u8; rank as usize]).unwrap();
             assert!((0..npes).zip(&all).all(|(peer, part)| *part == vec![peer as u8; peer as usize]));
@@ -281,7 +283,7 @@ fn a_leader_that_ends_is_not_taken_for_a_stranger() {
     on_nodes(&hub, (2, 1), PATIENT, |pe| {
         let pe = pe.unwrap();
         pe.barrier("both are here").unwrap();
-        assert_eq!(connections_to(hub.address()), 1);
+        await_connections(1, hub.address());
         pe.barrier("both have looked").unwrap();
         pe.finalize().unwrap();
     });

@@ -174,19 +174,25 @@ fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
+/// Looks at the kernel's tables until a socket counts as one that is not there. The kernel lists
+/// sockets in pieces, so one may be missing from a table while others open and close.
+const LOOKS: u32 = 3;
+
 /// Returns the user of the socket of this network namespace that is bound to `local` and connected
 /// to `remote`, if there is one.
 fn owner(local: SocketAddr, remote: SocketAddr) -> io::Result<Option<u32>> {
-    for path in ["/proc/net/tcp", "/proc/net/tcp6"] {
-        match std::fs::read_to_string(path) {
-            Ok(table) => {
-                if let Some(owner) = owner_in(&table, local, remote) {
-                    return Ok(Some(owner));
+    for _ in 0..LOOKS {
+        for path in ["/proc/net/tcp", "/proc/net/tcp6"] {
+            match std::fs::read_to_string(path) {
+                Ok(table) => {
+                    if let Some(owner) = owner_in(&table, local, remote) {
+                        return Ok(Some(owner));
+                    }
                 }
+                // A kernel without IPv6.
+                Err(error) if error.kind() == io::ErrorKind::NotFound && path.ends_with('6') => {}
+                Err(error) => return Err(error),
             }
-            // A kernel without IPv6.
-            Err(error) if error.kind() == io::ErrorKind::NotFound && path.ends_with('6') => {}
-            Err(error) => return Err(error),
         }
     }
     Ok(None)
