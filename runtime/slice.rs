@@ -462,12 +462,33 @@ pub trait Symmetric: sealed::Sealed {
     /// # }
     /// ```
     fn to_view(&self) -> SymmetricView<'_, Self::Element>;
+    /// Converts it into a view of all of the elements.
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// # let pe = oxshmem::init()?;
+    /// use oxshmem::Symmetric;
+    ///
+    /// let words = pe.alloc::<u64>(4)?;
+    /// assert_eq!(words.view(1..).into_view().len(), 3);
+    /// # pe.finalize()
+    /// # }
+    /// ```
+    fn into_view<'a>(self) -> SymmetricView<'a, Self::Element>
+    where
+        Self: 'a;
 }
 
 impl<T> sealed::Sealed for &SymmetricSlice<T> {}
 impl<T> Symmetric for &SymmetricSlice<T> {
     type Element = T;
     fn to_view(&self) -> SymmetricView<'_, T> {
+        self.as_view()
+    }
+    fn into_view<'a>(self) -> SymmetricView<'a, T>
+    where
+        Self: 'a,
+    {
         self.as_view()
     }
 }
@@ -478,6 +499,12 @@ impl<T> Symmetric for SymmetricView<'_, T> {
     fn to_view(&self) -> SymmetricView<'_, T> {
         self.clone()
     }
+    fn into_view<'a>(self) -> SymmetricView<'a, T>
+    where
+        Self: 'a,
+    {
+        self
+    }
 }
 
 impl<T> sealed::Sealed for &SymmetricView<'_, T> {}
@@ -485,6 +512,12 @@ impl<T> Symmetric for &SymmetricView<'_, T> {
     type Element = T;
     fn to_view(&self) -> SymmetricView<'_, T> {
         (*self).clone()
+    }
+    fn into_view<'a>(self) -> SymmetricView<'a, T>
+    where
+        Self: 'a,
+    {
+        self.clone()
     }
 }
 

@@ -211,7 +211,7 @@ impl SymmetricHeap {
 
     /// Returns the live allocation that has all of `bytes` bytes at `address`, an address of this
     /// PE's heap.
-    pub(crate) fn find(&self, address: u64, bytes: u64) -> Result<Arc<Allocation>, AddressProblem> {
+    pub(crate) fn find(&self, address: u64, bytes: u64) -> Result<&Arc<Allocation>, AddressProblem> {
         if let Some(offset) = address.checked_sub(self.base()).filter(|offset| *offset < self.layout.max) {
             return self.place.records.find(offset, bytes);
         }

@@ -49,12 +49,12 @@ impl Records {
     }
 
     /// Returns the live allocation that has all of `bytes` bytes from `offset` on.
-    pub fn find(&self, offset: u64, bytes: u64) -> Result<Arc<Allocation>, AddressProblem> {
+    pub fn find(&self, offset: u64, bytes: u64) -> Result<&Arc<Allocation>, AddressProblem> {
         let before = self.live.range(..=offset).next_back().map(|(_, allocation)| allocation);
         if let Some(allocation) = before.filter(|allocation| offset <= end(allocation)) {
             let room = end(allocation) - offset;
             if bytes <= room {
-                return Ok(Arc::clone(allocation));
+                return Ok(allocation);
             }
             if room > 0 {
                 return Err(AddressProblem::Beyond { allocation: allocation.info(), room });
@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn a_freed_allocation_is_named_until_its_memory_is_taken() {
         let mut records = records(&[(0, 128), (128, 256)]);
-        let slice = records.find(128, 1).unwrap();
+        let slice = Arc::clone(records.find(128, 1).unwrap());
         assert!(records.end(128) && !records.end(128) && slice.is_freed());
         assert!(matches!(records.find(200, 8), Err(AddressProblem::Freed(info)) if info.offset == 128));
         records.insert(Allocation::new(PeId::next(), 1 << 20, 256, 128, None));

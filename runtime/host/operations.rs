@@ -90,7 +90,7 @@ pub trait Operations: sealed::Issuer {
     /// ```
     fn put<D: Symmetric>(&self, dst: D, src: impl Source<Self, Element = D::Element>, pe: usize) -> Result<()> {
         let own = self.issuing_pe();
-        let dst = dst.to_view();
+        let dst = dst.into_view();
         match src.source(self)? {
             Local::Host(data) => own.put_bytes(first_bytes(own, &dst, data.len() as u64)?, data, pe),
             Local::Device(source, bytes, hold) => {
@@ -135,7 +135,7 @@ pub trait Operations: sealed::Issuer {
         pe: usize,
     ) -> Result<()> {
         let own = self.issuing_pe();
-        let src = src.to_view();
+        let src = src.into_view();
         let (source, len) = src.resolve(own.id())?;
         let bytes = bytes_of::<S::Element>(len);
         let room = |given: u64| {
@@ -192,7 +192,7 @@ pub trait Operations: sealed::Issuer {
         pe: usize,
     ) -> Result<()> {
         let own = self.issuing_pe();
-        let dst = dst.to_view();
+        let dst = dst.into_view();
         let update = update.resolve(own.id())?;
         match src.source(self)? {
             Local::Host(data) => own.put_bytes_signal(first_bytes(own, &dst, data.len() as u64)?, data, update, pe),
@@ -388,10 +388,11 @@ pub trait Operations: sealed::Issuer {
         root: usize,
     ) -> Result<()> {
         queue(self, team, |handle, own| {
-            let (src, n) = (src.to_view(), src.to_view().len());
+            let src = src.into_view();
+            let n = src.len();
             let bytes = bytes_of::<T>(n);
             let size = Size { divisible: Some((Collective::Broadcast, bytes)), total: bytes };
-            checked(size, sides(own, (&dst.to_view(), n), (&src, n)), |(dst, src)| {
+            checked(size, sides(own, (&dst.into_view(), n), (&src, n)), |(dst, src)| {
                 (Call::Broadcast as u32, handle, dst, src, refusable(bytes, dst), own.peer(root).into(), 0, 0, 0)
             })
         })
@@ -419,14 +420,15 @@ pub trait Operations: sealed::Issuer {
         src: impl Symmetric<Element = T>,
     ) -> Result<()> {
         queue(self, team, |handle, own| {
-            let (src, n) = (src.to_view(), src.to_view().len());
+            let src = src.into_view();
+            let n = src.len();
             let bytes = bytes_of::<T>(n);
             checked(
                 Size {
                     divisible: Some((Collective::Collect, bytes)),
                     total: bytes.saturating_mul(team.n_pes() as u64),
                 },
-                sides(own, (&dst.to_view(), n), (&src, n)),
+                sides(own, (&dst.into_view(), n), (&src, n)),
                 |(dst, src)| (Call::Collect as u32, handle, dst, src, refusable(bytes, dst), 0, 0, 0, 0),
             )
         })
@@ -453,10 +455,11 @@ pub trait Operations: sealed::Issuer {
         src: impl Symmetric<Element = T>,
     ) -> Result<()> {
         queue(self, team, |handle, own| {
-            let (src, n) = (src.to_view(), src.to_view().len());
+            let src = src.into_view();
+            let n = src.len();
             let (bytes, total) = (bytes_of::<T>(n), parts(n, team.n_pes()));
             let size = Size { divisible: Some((Collective::Fcollect, bytes)), total: bytes_of::<T>(total) };
-            checked(size, sides(own, (&dst.to_view(), total), (&src, n)), |(dst, src)| {
+            checked(size, sides(own, (&dst.into_view(), total), (&src, n)), |(dst, src)| {
                 (Call::Fcollect as u32, handle, dst, src, refusable(bytes, dst), 0, 0, 0, 0)
             })
         })
@@ -485,7 +488,7 @@ pub trait Operations: sealed::Issuer {
     ) -> Result<()> {
         queue(self, team, |handle, own| {
             let (bytes, total) = (bytes_of::<T>(n), parts(n, team.n_pes()));
-            let sides = sides(own, (&dst.to_view(), total), (&src.to_view(), total));
+            let sides = sides(own, (&dst.into_view(), total), (&src.into_view(), total));
             let size = Size { divisible: Some((Collective::Alltoall, bytes)), total: bytes_of::<T>(total) };
             checked(size, sides, |(dst, src)| {
                 (Call::Alltoall as u32, handle, dst, src, refusable(bytes, dst), 0, 0, 0, 0)
@@ -547,8 +550,9 @@ pub trait Operations: sealed::Issuer {
         src: impl Symmetric<Element = T>,
     ) -> Result<()> {
         queue(self, team, |handle, own| {
-            let (src, n) = (src.to_view(), src.to_view().len());
-            let sides = sides(own, (&dst.to_view(), n), (&src, n)).map_err(Into::into);
+            let src = src.into_view();
+            let n = src.len();
+            let sides = sides(own, (&dst.into_view(), n), (&src, n)).map_err(Into::into);
             let bytes = bytes_of::<T>(n);
             let size = Size { divisible: Some((Collective::Reduce, bytes)), total: bytes };
             checked(size, sides.and_then(|sides| defined::<T>(op, sides)), |(dst, src)| {
@@ -583,9 +587,10 @@ pub trait Operations: sealed::Issuer {
         src: impl Symmetric<Element = T>,
     ) -> Result<()> {
         queue(self, team, |handle, own| {
-            let (dst, n) = (dst.to_view(), dst.to_view().len());
+            let dst = dst.into_view();
+            let n = dst.len();
             let total = parts(n, team.n_pes());
-            let sides = sides(own, (&dst, n), (&src.to_view(), total)).map_err(Into::into);
+            let sides = sides(own, (&dst, n), (&src.into_view(), total)).map_err(Into::into);
             let size =
                 Size { divisible: Some((Collective::Reducescatter, bytes_of::<T>(n))), total: bytes_of::<T>(total) };
             checked(size, sides.and_then(|sides| defined::<T>(op, sides)), |(dst, src)| {

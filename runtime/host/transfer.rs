@@ -51,7 +51,7 @@ impl Pe {
     /// # }
     /// ```
     pub fn write<T: Pod>(&self, dst: impl Symmetric<Element = T>, data: &[T]) -> Result<()> {
-        let address = dst.to_view().first(self.id(), data.len(), "dst")?;
+        let address = dst.into_view().first(self.id(), data.len(), "dst")?;
         // SAFETY: the range is inside a live allocation of this PE's heap.
         Ok(unsafe { self.device().write(address, bytemuck::cast_slice(data)) }?)
     }
@@ -70,7 +70,7 @@ impl Pe {
     /// # }
     /// ```
     pub fn read<T: Pod>(&self, src: impl Symmetric<Element = T>) -> Result<Vec<T>> {
-        let (address, len) = src.to_view().resolve(self.id())?;
+        let (address, len) = src.into_view().resolve(self.id())?;
         let mut data = vec![T::zeroed(); len];
         // SAFETY: as in `write`.
         unsafe { self.device().read(address, bytemuck::cast_slice_mut(&mut data)) }?;
@@ -93,7 +93,7 @@ impl Pe {
     /// # }
     /// ```
     pub fn get_vec<T: Pod>(&self, src: impl Symmetric<Element = T>, pe: usize) -> Result<Vec<T>> {
-        let (address, len) = src.to_view().resolve(self.id())?;
+        let (address, len) = src.into_view().resolve(self.id())?;
         let mut data = vec![T::zeroed(); len];
         self.get_bytes(address, bytemuck::cast_slice_mut(&mut data), pe)?;
         Ok(data)
@@ -153,7 +153,7 @@ impl Pe {
     /// # }
     /// ```
     pub fn ptr<T>(&self, of: impl Symmetric<Element = T>, pe: usize) -> Result<Option<*mut T>> {
-        let (address, len) = of.to_view().resolve(self.id())?;
+        let (address, len) = of.into_view().resolve(self.id())?;
         Ok(self.mapped(address, bytes_of::<T>(len), pe).map(|there| there as *mut T))
     }
 

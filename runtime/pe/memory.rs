@@ -297,7 +297,7 @@ impl Pe {
 
     /// Returns the live allocation that has all of `bytes` bytes at `address`.
     pub(crate) fn find(&self, address: u64, bytes: u64) -> Result<Arc<Allocation>, AddressProblem> {
-        self.heap.borrow().find(address, bytes)
+        self.heap.borrow().find(address, bytes).map(Arc::clone)
     }
 
     /// Returns where the program's side of a transfer is.

@@ -28,6 +28,15 @@ pub(crate) struct Count {
     pub nanoseconds: u64,
 }
 
+impl Count {
+    fn add(&mut self, more: Self) {
+        self.calls += more.calls;
+        // A call that is refused may name any number of bytes.
+        self.bytes = self.bytes.saturating_add(more.bytes);
+        self.nanoseconds += more.nanoseconds;
+    }
+}
+
 /// A call that has ended. Times are nanoseconds of `CLOCK_MONOTONIC`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HostRecord {
@@ -58,10 +67,22 @@ impl Records {
     }
 }
 
+/// Where the text of an operation's name is. Names are told apart by that, without a look at the
+/// text; the same name may be in more than one place.
+type Place = (usize, usize);
+
+fn place(name: &'static str) -> Place {
+    (name.as_ptr().addr(), name.len())
+}
+
+/// What is counted of an operation, with its name, by that name's place and what the calls are
+/// about.
+type Counts = BTreeMap<(Place, Subject), (&'static str, Count)>;
+
 /// The calls of a PE's host.
 #[derive(Debug)]
 pub(crate) struct HostProfile {
-    counts: RefCell<BTreeMap<(&'static str, Subject), Count>>,
+    counts: RefCell<Counts>,
     records: Option<RefCell<Records>>,
     tool: Option<&'static Tool>,
     /// Why there is no tool, though one was requested. It is reported once.
@@ -128,19 +149,21 @@ impl HostProfile {
 
     fn ended(&self, record: HostRecord) {
         let mut counts = self.counts.borrow_mut();
-        let count = counts.entry((record.operation, record.subject)).or_default();
-        count.calls += 1;
-        // A call that is refused may name any number of bytes.
-        count.bytes = count.bytes.saturating_add(record.bytes);
-        count.nanoseconds += record.end - record.begin;
+        let key = (place(record.operation), record.subject);
+        let (_, count) = counts.entry(key).or_insert((record.operation, Count::default()));
+        count.add(Count { calls: 1, bytes: record.bytes, nanoseconds: record.end - record.begin });
         if let Some(records) = &self.records {
             records.borrow_mut().push(record);
         }
     }
 
-    /// Returns what was counted.
-    pub fn counts(&self) -> Vec<((&'static str, Subject), Count)> {
-        self.counts.borrow().iter().map(|(key, count)| (*key, *count)).collect()
+    /// Returns what was counted, by the names of the operations and what they are about.
+    pub fn counts(&self) -> BTreeMap<(&'static str, Subject), Count> {
+        let mut counts: BTreeMap<_, Count> = BTreeMap::new();
+        for ((_, subject), (operation, count)) in self.counts.borrow().iter() {
+            counts.entry((*operation, *subject)).or_default().add(*count);
+        }
+        counts
     }
 
     /// Returns the newest calls in the order of their ends, and how many older ones were dropped.
@@ -198,8 +221,13 @@ mod tests {
         drop(profile.begins("put", Subject::Peer(1), 8));
         drop(profile.begins("put", Subject::Peer(1), 16));
         drop(profile.begins("put", Subject::Peer(0), 1));
-        let counts = profile.counts();
-        assert_eq!(counts.iter().map(|(_, count)| (count.calls, count.bytes)).collect::<Vec<_>>(), [(1, 1), (2, 24)]);
+        drop(profile.begins("get", Subject::Peer(1), 4));
+        // The same name at another place.
+        drop(profile.begins(String::from("put").leak(), Subject::Peer(1), 32));
+        let counted = |(of, count): (_, Count)| (of, count.calls, count.bytes);
+        let counts: Vec<_> = profile.counts().into_iter().map(counted).collect();
+        let [zero, one] = [Subject::Peer(0), Subject::Peer(1)];
+        assert_eq!(counts, [(("get", one), 1, 4), (("put", zero), 1, 1), (("put", one), 3, 56)]);
         assert_eq!(profile.records(), (Vec::new(), 0));
     }
 

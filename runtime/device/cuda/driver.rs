@@ -71,11 +71,13 @@ impl DriverError {
 }
 
 /// Returns the error of `call`, unless it succeeded.
+#[inline]
 pub(super) fn check(call: &'static str, result: CUresult) -> Result<(), DriverError> {
     if result == CUresult::CUDA_SUCCESS { Ok(()) } else { Err(describe(call, result)) }
 }
 
 /// Returns the error of `call`, which the driver has answered.
+#[cold]
 pub(crate) fn describe(call: &'static str, result: CUresult) -> DriverError {
     type Describe = unsafe fn(CUresult, *mut *const c_char) -> CUresult;
     let describe = |describe: Describe| -> Box<str> {

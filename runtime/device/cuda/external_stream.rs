@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use cudarc::driver::sys::{self, CUstream};
+use cudarc::driver::sys::{self, CUevent, CUstream};
 
 use super::driver::{DriverError, driver};
 use super::queues::Queue;
@@ -14,13 +14,13 @@ use super::raw_stream;
 use super::stream::Stream;
 use crate::device::error::DeviceError;
 
-/// A stream that is not the PE's own.
+/// A stream that is not the PE's own. One that the library made keeps the PE's, and with it the
+/// context; one of the program keeps neither.
 #[derive(Debug, Clone)]
 pub(crate) struct ExternalStream {
     raw: CUstream,
     queue: Arc<Queue>,
-    /// The PE's, whose context it is in.
-    pe: Arc<Stream>,
+    /// The stream, if the library made it.
     _made: Option<Arc<Made>>,
 }
 
@@ -66,7 +66,7 @@ impl ExternalStream {
     }
 
     /// Returns the program's stream.
-    pub(super) fn adopt(pe: &Arc<Stream>, raw: CUstream) -> Result<Self, DeviceError> {
+    pub(super) fn adopt(pe: &Stream, raw: CUstream) -> Result<Self, DeviceError> {
         let queue = match pe.queues().known(raw) {
             Some(queue) => queue,
             None => {
@@ -74,7 +74,7 @@ impl ExternalStream {
                 pe.queues().of(raw).map_err(|error| pe.error("cannot follow a stream", error))?
             }
         };
-        Ok(Self { raw, queue, pe: Arc::clone(pe), _made: None })
+        Ok(Self { raw, queue, _made: None })
     }
 
     pub fn key(&self) -> usize {
@@ -85,48 +85,71 @@ impl ExternalStream {
         self.raw
     }
 
-    /// Returns whether what the PE has put there has ended; `None` if the driver does not say. The
-    /// context must be current.
-    pub fn has_ended(&self) -> Option<bool> {
+    pub(super) fn is_of(&self, pe: &Stream) -> bool {
+        self.queue.is_of(pe.queues())
+    }
+
+    /// Returns the event of the stream. `pe`: the PE's own stream, which keeps the event and whose
+    /// context must be current, here and in what follows.
+    fn event(&self, pe: &Stream) -> CUevent {
+        debug_assert!(self.is_of(pe));
+        self.queue.event
+    }
+
+    /// Returns what the PE has put there.
+    pub(super) fn queue(&self) -> &Queue {
+        &self.queue
+    }
+
+    /// Returns whether what the PE has put there has ended; `None` if the driver does not say.
+    pub(super) fn has_ended(&self, pe: &Stream) -> Option<bool> {
         // SAFETY: the event lives as long as the PE's stream.
-        raw_stream::ended(unsafe { sys::cuEventQuery(self.queue.event) })
+        raw_stream::ended(unsafe { sys::cuEventQuery(self.event(pe)) })
     }
 
-    pub(super) fn is_of(&self, pe: &Arc<Stream>) -> bool {
-        Arc::ptr_eq(&self.pe, pe)
+    /// Remembers a kernel that was just launched.
+    pub(super) fn launched(&self, pe: &Stream, kernel: &str) -> Result<(), DriverError> {
+        self.queue.note_kernel(kernel);
+        self.mark(pe)
     }
 
-    /// Remembers what was just queued. The context must be current.
-    pub fn queued(&self, what: &str) -> Result<(), DriverError> {
-        let mut launched = self.queue.launched();
-        if !launched.contains(what) {
-            launched.insert(what.to_owned());
-        }
-        drop(launched);
-        self.mark()
+    /// Remembers a copy or a store that was just queued.
+    pub(super) fn transfers(&self, pe: &Stream) -> Result<(), DriverError> {
+        self.queue.note_transfer();
+        self.mark(pe)
+    }
+
+    /// Does the same on a stream that was just seen not to be capturing.
+    pub(super) fn transfers_at_once(&self, pe: &Stream) -> Result<(), DriverError> {
+        self.queue.note_transfer();
+        self.record(pe)
     }
 
     /// Moves the event after everything that is on the stream now.
-    fn mark(&self) -> Result<(), DriverError> {
+    fn mark(&self, pe: &Stream) -> Result<(), DriverError> {
         if raw_stream::is_capturing(self.raw)? {
             // An event would become a part of the graph.
-            self.pe.queues().captured.store(true, Ordering::Release);
+            pe.queues().captured.store(true, Ordering::Release);
             return Ok(());
         }
+        self.record(pe)
+    }
+
+    fn record(&self, pe: &Stream) -> Result<(), DriverError> {
         // SAFETY: as above; the event is of the same context.
-        unsafe { driver!(cuEventRecord(self.queue.event, self.raw)) }
+        unsafe { driver!(cuEventRecord(self.event(pe), self.raw)) }
     }
 
-    /// Waits for everything that is on the stream now. The context must be current.
-    pub fn wait(&self) -> Result<(), DeviceError> {
-        self.mark().map_err(|error| self.pe.error("cannot wait for a stream", error))?;
-        self.wait_for_queued()
+    /// Waits for everything that is on the stream now.
+    pub(super) fn wait(&self, pe: &Stream) -> Result<(), DeviceError> {
+        self.mark(pe).map_err(|error| pe.error("cannot wait for a stream", error))?;
+        self.wait_for_queued(pe)
     }
 
-    /// Waits for what the PE has queued. The context must be current.
-    pub fn wait_for_queued(&self) -> Result<(), DeviceError> {
-        self.pe.wait_event(self.queue.event)?;
-        self.queue.launched().clear();
+    /// Waits for what the PE has queued.
+    pub(super) fn wait_for_queued(&self, pe: &Stream) -> Result<(), DeviceError> {
+        pe.wait_event(self.event(pe))?;
+        self.queue.forget();
         Ok(())
     }
 }

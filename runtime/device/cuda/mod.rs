@@ -16,6 +16,7 @@ mod events;
 mod external_stream;
 mod gpu;
 mod handle;
+mod launched;
 mod link;
 mod memory;
 mod module;
@@ -250,12 +251,6 @@ unsafe fn start_copy(DeviceCopy { to, from, bytes }: DeviceCopy, stream: CUstrea
 }
 
 impl CudaDevice {
-    /// Returns the stream that a call means, unless it is the PE's own, and its handle.
-    fn target<'a>(&self, stream: &'a super::Stream) -> Result<(Option<&'a ExternalStream>, CUstream), DeviceError> {
-        let on = target(&self.stream, stream)?;
-        Ok((on, on.map_or(self.stream.raw(), ExternalStream::raw)))
-    }
-
     /// Returns whether a stream can store words now. The context must be current.
     fn stores_on(&self, raw: CUstream) -> Result<bool, DeviceError> {
         // What is captured is a kernel, which every driver can have in a graph.
@@ -380,16 +375,16 @@ impl Device for CudaDevice {
         match wait {
             // SAFETY: the caller's promise.
             Wait::Own => return unsafe { self.synchronize_own(from, bytes) },
-            Wait::Stream(stream) => match target(&self.stream, stream)? {
+            Wait::Stream(stream) => match target(&self.stream, stream)?.0 {
                 // SAFETY: the caller's promise.
                 None => return unsafe { self.synchronize_own(from, bytes) },
-                Some(stream) => stream.wait()?,
+                Some(stream) => stream.wait(&self.stream)?,
             },
             Wait::Launched(streams) => {
                 for stream in streams {
-                    match target(&self.stream, stream)? {
+                    match target(&self.stream, stream)?.0 {
                         None => self.stream.wait()?,
-                        Some(stream) => stream.wait_for_queued()?,
+                        Some(stream) => stream.wait_for_queued(&self.stream)?,
                     }
                 }
             }
@@ -409,17 +404,17 @@ impl Device for CudaDevice {
     }
 
     fn has_ended(&self, stream: &super::Stream) -> Option<bool> {
-        let on = target(&self.stream, stream).ok()?;
+        let (on, _) = target(&self.stream, stream).ok()?;
         let _entered = self.stream.enter().ok()?;
-        on.map_or_else(|| self.stream.has_ended(), ExternalStream::has_ended)
+        on.map_or_else(|| self.stream.has_ended(), |stream| stream.has_ended(&self.stream))
     }
 
     unsafe fn copy_on(&self, stream: &super::Stream, copy: DeviceCopy) -> Result<bool, DeviceError> {
-        let (on, raw) = self.target(stream)?;
+        let (on, raw) = target(&self.stream, stream)?;
         let _entered = self.stream.enter()?;
         // SAFETY: the caller's promise.
         unsafe { start_copy(copy, raw) }
-            .and_then(|()| on.map_or(Ok(()), |stream| stream.queued("copy")))
+            .and_then(|()| on.map_or(Ok(()), |stream| stream.transfers(&self.stream)))
             .map_err(|error| self.stream.error("cannot queue a copy", error))?;
         Ok(true)
     }
@@ -430,7 +425,7 @@ impl Device for CudaDevice {
         beside: DeviceCopy,
         copies: &[DeviceCopy],
     ) -> Result<bool, DeviceError> {
-        let (on, raw) = self.target(stream)?;
+        let (on, raw) = target(&self.stream, stream)?;
         let _entered = self.stream.enter()?;
         let failed = |error| self.stream.error("cannot queue copies", error);
         // The other stream would stay in the capture until that ends.
@@ -441,23 +436,30 @@ impl Device for CudaDevice {
         let here = |raw| unsafe { start_copy(beside, raw) };
         // SAFETY: as above.
         let there = || copies.iter().try_for_each(|copy| unsafe { start_copy(*copy, raw) });
-        let queue = self.stream.queues().of(raw).map_err(failed)?;
+        let own;
+        let queue = match on {
+            Some(stream) => stream.queue(),
+            None => {
+                own = self.stream.queues().of(raw).map_err(failed)?;
+                &*own
+            }
+        };
         // SAFETY: streams that a PE is called with exist; this one is not capturing.
         let forked = unsafe { queue.fork(self.stream.context(), raw, here, there) };
         // What was queued before a failure is waited for, too.
-        let queued = on.map_or(Ok(()), |stream| stream.queued("copy"));
+        let queued = on.map_or(Ok(()), |stream| stream.transfers_at_once(&self.stream));
         forked.and(queued).map_err(failed)?;
         Ok(true)
     }
 
     fn can_store_on(&self, stream: &super::Stream) -> Result<bool, DeviceError> {
-        let (_, raw) = self.target(stream)?;
+        let (_, raw) = target(&self.stream, stream)?;
         let _entered = self.stream.enter()?;
         self.stores_on(raw)
     }
 
     unsafe fn store_on(&self, stream: &super::Stream, to: u64, word: u64, bytes: u64) -> Result<bool, DeviceError> {
-        let (on, raw) = self.target(stream)?;
+        let (on, raw) = target(&self.stream, stream)?;
         let _entered = self.stream.enter()?;
         if !self.stores_on(raw)? {
             return Ok(false);
@@ -473,7 +475,7 @@ impl Device for CudaDevice {
             }
         };
         queued
-            .and_then(|()| on.map_or(Ok(()), |stream| stream.queued("store")))
+            .and_then(|()| on.map_or(Ok(()), |stream| stream.transfers_at_once(&self.stream)))
             .map_err(|error| self.stream.error("cannot queue a store", error))?;
         Ok(true)
     }

@@ -13,7 +13,6 @@ use oxshmem_system::words::{const32, count32};
 
 use super::driver::{DriverError, check, driver};
 use super::error::ModuleError;
-use super::external_stream::ExternalStream;
 use super::memory::Copies;
 use super::module_units;
 use super::occupancy::{Block, Multiprocessors};
@@ -363,7 +362,7 @@ impl LoadedModule for CudaModule {
         }
         let kernel = self.kernel(name)?;
         self.check_launch(name, kernel, config, args)?;
-        let on = target(&self.stream, stream)?;
+        let (on, raw) = target(&self.stream, stream)?;
         let failed = |error| self.stream.error(format!("cannot launch kernel `{name}`"), error);
         let mut pointers: Vec<*mut c_void> = args.iter().map(|arg| arg.as_ptr().cast_mut().cast()).collect();
         let _entered = self.stream.enter()?;
@@ -381,7 +380,6 @@ impl LoadedModule for CudaModule {
         }
         let ([gx, gy, gz], [bx, by, bz]) = (config.grid, config.block);
         let shared_bytes = count32(config.shared_bytes);
-        let raw = on.map_or(self.stream.raw(), ExternalStream::raw);
         let args = pointers.as_mut_ptr();
         // SAFETY: number and sizes of the arguments are the kernel's, the driver copies them during
         // the call; that they are what the kernel needs, and that the stream exists, is the
@@ -394,7 +392,7 @@ impl LoadedModule for CudaModule {
                 driver!(cuLaunchKernel(kernel.raw, gx, gy, gz, bx, by, bz, shared_bytes, raw, args, extra))
             }
         }
-        .and_then(|()| on.map_or(Ok(()), |stream| stream.queued(name)))
+        .and_then(|()| on.map_or(Ok(()), |stream| stream.launched(&self.stream, name)))
         .map_err(failed)
     }
 

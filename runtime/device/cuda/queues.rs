@@ -1,14 +1,15 @@
 //! What a PE has put on streams other than its own, and streams that are made beside one.
 
-use std::collections::{BTreeSet, HashMap};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::ThreadId;
 
 use cudarc::driver::sys::{self, CUevent, CUresult, CUstream};
 
 use super::driver::{Context, DriverError, driver};
 use super::events::new_event;
+use super::launched::Launched;
 use super::raw_stream;
 
 /// `CU_STREAM_PER_THREAD` of cuda.h: a handle that names another stream in each thread.
@@ -17,9 +18,13 @@ const PER_THREAD: usize = 2;
 /// What the PE has put on one stream.
 #[derive(Debug)]
 pub(super) struct Queue {
+    /// Destroyed with the PE's own stream: a thread that uses it has that stream.
     pub event: CUevent,
-    /// Kernels launched since all were seen to have ended.
-    launched: Mutex<BTreeSet<String>>,
+    /// [`Queues::number`].
+    of: u64,
+    launched: Launched,
+    /// Copies or stores were queued since all was seen to have ended.
+    transfers: AtomicBool,
     /// For work that runs beside the stream's; made when there is some. Streams do not share it:
     /// work of one would then wait for work of another.
     beside: Mutex<Option<Beside>>,
@@ -38,24 +43,40 @@ unsafe impl Send for Queue {}
 // SAFETY: as above.
 unsafe impl Sync for Queue {}
 
-/// A stream's handle, and the thread where that says which stream is meant.
-type Name = (usize, Option<ThreadId>);
+/// A stream's handle, and the number of the thread where that says which stream is meant, or 0.
+type Name = (usize, u64);
 
 /// The streams a PE has put work on.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Queues {
-    by_name: Mutex<HashMap<Name, Arc<Queue>>>,
+    /// Tells the queues of this process apart.
+    number: u64,
+    by_name: Mutex<BTreeMap<Name, Arc<Queue>>>,
     /// Work went into a graph: it may run at any time.
     pub captured: AtomicBool,
 }
 
 /// Returns the name of the stream that a handle means in this thread.
 fn name(raw: CUstream) -> Name {
-    (raw as usize, (raw as usize == PER_THREAD).then(|| std::thread::current().id()))
+    (raw as usize, if raw as usize == PER_THREAD { THREAD.with(|number| *number) } else { 0 })
+}
+
+thread_local! {
+    /// The number of this thread, from 1 on.
+    static THREAD: u64 = {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        LAST.fetch_add(1, Ordering::Relaxed) + 1
+    };
 }
 
 impl Queues {
-    fn by_name(&self) -> MutexGuard<'_, HashMap<Name, Arc<Queue>>> {
+    pub fn new() -> Self {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
+        Self { number, by_name: Mutex::default(), captured: AtomicBool::new(false) }
+    }
+
+    fn by_name(&self) -> MutexGuard<'_, BTreeMap<Name, Arc<Queue>>> {
         self.by_name.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -72,12 +93,17 @@ impl Queues {
     /// current.
     pub fn of(&self, raw: CUstream) -> Result<Arc<Queue>, DriverError> {
         let mut queues = self.by_name();
-        if let Some(queue) = queues.get(&name(raw)) {
-            return Ok(Arc::clone(queue));
-        }
-        let queue = Arc::new(Queue { event: new_event()?, launched: Mutex::default(), beside: Mutex::default() });
-        queues.insert(name(raw), Arc::clone(&queue));
-        Ok(queue)
+        let queue = match queues.entry(name(raw)) {
+            Entry::Occupied(queue) => queue.into_mut(),
+            Entry::Vacant(place) => place.insert(Arc::new(Queue {
+                event: new_event()?,
+                of: self.number,
+                launched: Launched::default(),
+                transfers: AtomicBool::new(false),
+                beside: Mutex::default(),
+            })),
+        };
+        Ok(Arc::clone(queue))
     }
 
     /// Returns whether work of the PE is, or may be, running on any of them. The context must be
@@ -92,14 +118,14 @@ impl Queues {
         self.all().iter().any(|queue| unsafe { sys::cuEventQuery(queue.event) } == CUresult::CUDA_ERROR_NOT_READY)
     }
 
-    /// Returns the kernels that may be running.
+    /// Returns what may be running.
     pub fn launched(&self) -> BTreeSet<String> {
-        self.all().iter().flat_map(|queue| queue.launched().clone()).collect()
+        self.all().iter().flat_map(|queue| queue.running()).collect()
     }
 
     /// Gives the events and what was made beside the streams back. The context must be current.
     pub fn destroy(&self, context: &Context) {
-        for (_, queue) in self.by_name().drain() {
+        for queue in std::mem::take(&mut *self.by_name()).into_values() {
             destroy_event(queue.event);
             if let Some(beside) = queue.beside().take() {
                 raw_stream::destroy(context, beside.raw);
@@ -154,8 +180,34 @@ impl Queue {
         queued.and(joined)
     }
 
-    pub fn launched(&self) -> MutexGuard<'_, BTreeSet<String>> {
-        self.launched.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Returns whether it is one of `queues`.
+    pub fn is_of(&self, queues: &Queues) -> bool {
+        self.of == queues.number
+    }
+
+    /// Notes a kernel that was launched.
+    pub fn note_kernel(&self, kernel: &str) {
+        self.launched.note(kernel);
+    }
+
+    /// Notes a copy or a store that was queued.
+    pub fn note_transfer(&self) {
+        self.transfers.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns what may be running.
+    fn running(&self) -> BTreeSet<String> {
+        let mut running = self.launched.names();
+        if self.transfers.load(Ordering::Relaxed) {
+            running.insert("copies or stores".to_owned());
+        }
+        running
+    }
+
+    /// Notes that all was seen to have ended.
+    pub fn forget(&self) {
+        self.launched.clear();
+        self.transfers.store(false, Ordering::Relaxed);
     }
 }
 

@@ -9,6 +9,7 @@ use cudarc::driver::sys::{self, CUevent, CUresult, CUstream};
 
 use super::driver::{Context, DriverError, Entered, check, driver};
 use super::events::new_event;
+use super::launched::Launched;
 use super::occupancy::Resident;
 use super::queues::Queues;
 use super::raw_stream::{create, create_urgent, destroy, ended};
@@ -25,8 +26,7 @@ pub(super) struct Stream {
     context: Context,
     raw: CUstream,
     deadline: Duration,
-    /// Kernels that were launched since all were seen to have ended.
-    launched: Mutex<BTreeSet<String>>,
+    launched: Launched,
     /// What may have lost the context, as it was when that was first seen.
     suspects: OnceLock<String>,
     /// The PE is gone.
@@ -71,10 +71,10 @@ impl Stream {
             context,
             raw,
             deadline,
-            launched: Mutex::default(),
+            launched: Launched::default(),
             suspects: OnceLock::new(),
             closed: AtomicBool::new(false),
-            queues: Queues::default(),
+            queues: Queues::new(),
             programs: Mutex::default(),
             beside: OnceLock::new(),
         }
@@ -115,22 +115,15 @@ impl Stream {
         DeviceError::Cuda { what: what.into(), source }
     }
 
-    fn launched(&self) -> MutexGuard<'_, BTreeSet<String>> {
-        self.launched.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn launched_names(&self) -> String {
         let mut names = self.queues.launched();
-        names.extend(self.launched().iter().cloned());
+        names.extend(self.launched.names());
         names.into_iter().collect::<Vec<_>>().join(", ")
     }
 
     /// Remembers that a kernel was launched.
     pub fn note(&self, kernel: &str) {
-        let mut launched = self.launched();
-        if !launched.contains(kernel) {
-            launched.insert(kernel.to_owned());
-        }
+        self.launched.note(kernel);
     }
 
     /// Refuses launches from now on.
@@ -158,7 +151,7 @@ impl Stream {
     pub fn wait(&self) -> Result<(), DeviceError> {
         // SAFETY: the stream lives as long as `self`.
         self.wait_until(|| ("cuStreamQuery", unsafe { sys::cuStreamQuery(self.raw) }))?;
-        self.launched().clear();
+        self.launched.clear();
         Ok(())
     }
 
@@ -177,7 +170,7 @@ impl Stream {
         let ended = recorded.and_then(|()| self.wait_event(event));
         // SAFETY: nothing else has it; the driver keeps what it still needs of it.
         unsafe { driver!(cuEventDestroy_v2(event)) }.map_err(failed).and(ended)?;
-        self.launched().clear();
+        self.launched.clear();
         Ok(())
     }
 
