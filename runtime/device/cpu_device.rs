@@ -513,4 +513,14 @@ mod tests {
             assert_eq!(device.reserve(page, align).unwrap().base() % align, 0);
         }
     }
+
+    /// A kernel of the PE's own stream may post while the host waits for another stream.
+    #[test]
+    fn a_wait_for_another_stream_leaves_the_pe_s_own_out() {
+        let other = CpuDevice::new(&Config::default()).unwrap().create_stream().unwrap();
+        let both = [other.clone(), Stream::OWN];
+        let [own, launched] = [Wait::Stream(&Stream::OWN), Wait::Launched(&both)];
+        assert!([Wait::Own, Wait::Everything, own, launched].iter().all(Wait::includes_own));
+        assert!(![Wait::Stream(&other), Wait::Launched(&both[..1])].iter().any(Wait::includes_own));
+    }
 }

@@ -271,6 +271,18 @@ pub(crate) enum Wait<'a> {
     Everything,
 }
 
+impl Wait<'_> {
+    /// Returns whether nothing of the PE's own stream runs when the wait has ended.
+    pub fn includes_own(&self) -> bool {
+        let is_own = |stream: &Stream| stream.key() == Stream::OWN.key();
+        match self {
+            Self::Own | Self::Everything => true,
+            Self::Stream(stream) => is_own(stream),
+            Self::Launched(streams) => streams.iter().any(is_own),
+        }
+    }
+}
+
 /// A module whose kernels run beside all others, in turns with them.
 pub(crate) trait Aside: Debug + Send + Sync {
     /// Runs a kernel and waits for it.

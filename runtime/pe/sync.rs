@@ -90,6 +90,7 @@ impl Pe {
         let ended = unsafe { self.device.synchronize(wait, self.slab.address(self.parts.control), &mut report) };
         flush_printf();
         if let (Some(network), Ok(())) = (&self.network, &ended)
+            && wait.includes_own()
             && !self.device.runs_elsewhere()
         {
             network.forget_idle(&self.state)?;

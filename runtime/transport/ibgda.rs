@@ -395,18 +395,13 @@ impl Ibgda {
         Ok(self.queues.doorbells()? + of_contexts)
     }
 
-    /// Forgets which queue pairs were used, if all of a set are idle. Nothing may be posting
-    /// meanwhile. `state` is what [`describe`](Self::describe) filled in.
+    /// Forgets which queue pairs were used, if all of a set are idle. No kernel may be posting
+    /// meanwhile, unless it is a service's. `state` is what [`describe`](Self::describe) filled in.
     pub(crate) fn forget_idle(&self, state: &abi::State) -> Result<(), DeviceError> {
         // What a later quiet or fence has to read after is not idle, although it is complete.
         let flushed = state.flush_on_quiet != 0 || state.cards > 1;
         self.queues.forget_idle(flushed)?;
-        self.contexts
-            .borrow()
-            .values()
-            .map(|(queues, _)| queues)
-            .filter(|queues| queues.layout().forgotten_by_host())
-            .try_for_each(|queues| queues.forget_idle(flushed))
+        self.contexts.borrow().values().try_for_each(|(queues, _)| queues.forget_idle(flushed))
     }
 }
 

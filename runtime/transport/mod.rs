@@ -349,8 +349,8 @@ impl Network {
         }
     }
 
-    /// Forgets which queue pairs were used, if all of them are idle. Nothing may be posting
-    /// meanwhile. `state` is what [`describe`](Self::describe) filled in.
+    /// Forgets which queue pairs were used, if all of a set are idle. No kernel may be posting
+    /// meanwhile, unless it is a service's. `state` is what [`describe`](Self::describe) filled in.
     pub(crate) fn forget_idle(&self, state: &abi::State) -> std::result::Result<(), DeviceError> {
         match self {
             Self::Ibgda(ibgda) => ibgda.forget_idle(state),

@@ -431,9 +431,13 @@ impl QueueSet {
             .sum()
     }
 
-    /// Forgets which queue pairs were used, if all of them are idle. Nothing may be posting
-    /// meanwhile. `flushed`: a queue pair is idle only when its last write was flushed too.
+    /// Forgets which queue pairs were used, if all of them are idle and the host forgets that of
+    /// this set. Then nothing may be posting to it meanwhile. `flushed`: a queue pair is idle only
+    /// when its last write was flushed too.
     pub(super) fn forget_idle(&self, flushed: bool) -> Result<(), DeviceError> {
+        if !self.layout.forgotten_by_host() {
+            return Ok(());
+        }
         let words = self.layout.used_words();
         let used: Vec<u64> = self.slab.read_many(self.layout.used, 0, native(words))?;
         let mut any = false;
