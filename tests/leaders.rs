@@ -64,6 +64,7 @@ fn failure<T: std::fmt::Debug>(result: Result<T, BootstrapError>) -> Failure {
 /// Waits until `wanted` connections to a port of this machine are established, as the kernel lists
 /// them. The threads that held those of an earlier job close them when they end; and the kernel
 /// lists them in pieces, so that one may be missing or there twice while others open and close.
+/// Connections too many that close soon are not found.
 fn await_connections(wanted: u32, address: SocketAddr) {
     let local = format!(":{:04X}", address.port());
     let start = Instant::now();

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::error::BootstrapError;
+use super::interfaces::interfaces;
 use super::munge::{Credentials, MungeClient, NoMunge};
 use super::resolve;
 use crate::config;
@@ -125,10 +126,12 @@ impl Admission {
         let theirs = canonical(stream.peer_addr().map_err(problem)?);
         let own = canonical(stream.local_addr().map_err(problem)?);
         let user = rustix::process::geteuid().as_raw();
-        match owner(theirs, own).map_err(problem)? {
+        let is_here = is_here(theirs.ip()).map_err(|error| format!("cannot be told from a stranger's: {error}"))?;
+        let looks = if is_here { LOOKS } else { 1 };
+        match owner(looks, |path| std::fs::read_to_string(path), (theirs, own)).map_err(problem)? {
             Some(owner) if owner == user => Ok(()),
             Some(owner) => Err(format!("is of user {owner}, the job of user {user}")),
-            None if theirs.ip().is_loopback() => Err("is of a process that is gone".to_owned()),
+            None if is_here => Err("is of no process here: it is gone, or in another network namespace".to_owned()),
             None if nodes.as_ref().is_none_or(|nodes| nodes.contains(&theirs.ip())) => Ok(()),
             None => Err(format!("comes from {}, which is none of the job's nodes", theirs.ip())),
         }
@@ -174,16 +177,27 @@ fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// Looks at the kernel's tables until a socket counts as one that is not there. The kernel lists
-/// sockets in pieces, so one may be missing from a table while others open and close.
+/// How often the kernel's tables are read before a socket of this machine counts as one that is not
+/// there. The kernel lists sockets in pieces, so one may be missing from a table while others open
+/// and close.
 const LOOKS: u32 = 3;
 
+/// Returns whether an address is one of this machine's.
+fn is_here(ip: IpAddr) -> Result<bool, BootstrapError> {
+    Ok(ip.is_loopback() || interfaces()?.iter().any(|interface| interface.address.to_canonical() == ip))
+}
+
 /// Returns the user of the socket of this network namespace that is bound to `local` and connected
-/// to `remote`, if there is one.
-fn owner(local: SocketAddr, remote: SocketAddr) -> io::Result<Option<u32>> {
-    for _ in 0..LOOKS {
+/// to `remote`, if there is one in the tables that `read` returns; it reads them up to `looks`
+/// times.
+fn owner(
+    looks: u32,
+    read: impl Fn(&str) -> io::Result<String>,
+    (local, remote): (SocketAddr, SocketAddr),
+) -> io::Result<Option<u32>> {
+    for _ in 0..looks {
         for path in ["/proc/net/tcp", "/proc/net/tcp6"] {
-            match std::fs::read_to_string(path) {
+            match read(path) {
                 Ok(table) => {
                     if let Some(owner) = owner_in(&table, local, remote) {
                         return Ok(Some(owner));
@@ -229,6 +243,7 @@ fn parse(text: &str) -> Option<SocketAddr> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use std::cell::Cell;
     use std::net::TcpListener;
     use std::os::unix::fs::PermissionsExt;
 
@@ -257,6 +272,16 @@ mod tests {
         let [local, remote] = ["127.0.0.1:8080", "127.0.0.2:80"].map(|text| text.parse().unwrap());
         assert_eq!(owner_in(&table, local, remote), Some(1234));
         assert_eq!(owner_in(&table, remote, local), None);
+        let reads = Cell::new(0);
+        let found_by = |nth| {
+            reads.set(0);
+            let read = |_: &str| {
+                reads.set(reads.get() + 1);
+                Ok(if reads.get() == nth { table.clone() } else { String::new() })
+            };
+            owner(LOOKS, read, (local, remote)).unwrap()
+        };
+        assert_eq!([1, 2, 3, 6, 7].map(found_by), [Some(1234), Some(1234), Some(1234), Some(1234), None]);
         assert_eq!(owner_in("garbage\nmore garbage\n:: : :", local, remote), None);
         for text in ["", ":", "01:50", "0100007F", "0100007F:123456", "é00007F:50", "0100007F0100007F:50"] {
             assert_eq!(parse(text), None, "{text}");
