@@ -7,6 +7,7 @@ mod interop;
 mod limits;
 mod linked;
 mod modules;
+mod on_stand_in;
 mod running;
 mod streams;
 
@@ -27,9 +28,12 @@ const CASES: &[Case] = &[
     ("aborted", running::aborted),
     ("beside_cudarc", interop::beside_cudarc),
     ("callers_streams", streams::callers_streams),
+    ("captured_on_stand_in", on_stand_in::captured),
     ("chunks", limits::chunks),
+    ("copied_on_stand_in", on_stand_in::copied),
     ("cudarc_api", interop::cudarc_api),
     ("context_lost", running::context_lost),
+    ("held_on_stand_in", on_stand_in::held),
     ("killed", running::killed),
     ("launches", limits::launches),
     ("linked", linked::linked),
@@ -39,7 +43,9 @@ const CASES: &[Case] = &[
     ("overdue", running::overdue),
     ("own_modules", streams::own_modules),
     ("probe", probe),
+    ("queued_on_stand_in", on_stand_in::queued),
     ("rounds", running::rounds),
+    ("rounds_on_stand_in", on_stand_in::rounds),
     ("sees_one_gpu", limits::sees_one_gpu),
     ("unanswered", running::unanswered),
 ];

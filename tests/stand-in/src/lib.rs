@@ -37,20 +37,28 @@ pub use lies::VARIABLE;
 /// The names that programs load it by.
 pub const LIBRARIES: [&str; 2] = ["libibverbs.so.1", "libmlx5.so.1"];
 
-/// Returns the file that was built with the program that calls this.
+/// Returns the file of this library that was built with the program that calls this.
 ///
 /// # Errors
 /// There is none beside the program.
 pub fn library() -> io::Result<PathBuf> {
+    built("liboxshmem_stand_in.so")
+}
+
+/// Returns the file of a library that was built with the program that calls this.
+///
+/// # Errors
+/// There is none beside the program.
+pub fn built(name: &str) -> io::Result<PathBuf> {
     let program = std::env::current_exe()?;
     program
         .ancestors()
         .skip(1)
         .take(2)
         .flat_map(|folder| [folder.to_path_buf(), folder.join("deps")])
-        .map(|folder| folder.join("liboxshmem_stand_in.so"))
+        .map(|folder| folder.join(name))
         .find(|path| path.is_file())
-        .ok_or_else(|| io::Error::other(format!("no liboxshmem_stand_in.so beside {}", program.display())))
+        .ok_or_else(|| io::Error::other(format!("no {name} beside {}", program.display())))
 }
 
 /// Makes `folder`, and both libraries in it, without the functions named in `missing`. The folder
@@ -72,10 +80,16 @@ pub fn install(folder: &Path, missing: &[&str]) -> io::Result<()> {
         replace(&copy, |path| std::fs::write(path, &bytes))?;
         copy
     };
-    for name in LIBRARIES {
-        replace(&folder.join(name), |path| std::os::unix::fs::symlink(&source, path))?;
-    }
-    Ok(())
+    link(&source, folder, &LIBRARIES)
+}
+
+/// Makes `folder`, and in it links to a library, by the names that programs load it by.
+///
+/// # Errors
+/// The folder cannot be written.
+pub fn link(library: &Path, folder: &Path, names: &[&str]) -> io::Result<()> {
+    std::fs::create_dir_all(folder)?;
+    names.iter().try_for_each(|name| replace(&folder.join(name), |path| std::os::unix::fs::symlink(library, path)))
 }
 
 /// Makes a file under another name and renames it, so that no other process or thread ever sees

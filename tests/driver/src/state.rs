@@ -1,0 +1,138 @@
+//! What the driver knows, and what tests tell it and ask it.
+
+use std::collections::BTreeMap;
+use std::ffi::{CString, c_char, c_int};
+use std::ops::Range;
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+
+use cudarc::driver::sys::{CUevent, CUstream};
+
+/// The handle of the GPU's primary context.
+pub const PRIMARY: usize = 0x1000;
+
+/// `CU_STREAM_LEGACY` and `CU_STREAM_PER_THREAD` of cuda.h; null is the legacy stream, too.
+const ALWAYS_THERE: usize = 2;
+
+#[derive(Debug, Default)]
+pub struct State {
+    last: usize,
+    streams: BTreeMap<usize, Stream>,
+    /// The stream that each event was recorded on last.
+    events: BTreeMap<usize, Option<usize>>,
+    /// References to the primary context.
+    pub references: u32,
+    /// Reserved addresses.
+    pub reserved: Vec<Range<u64>>,
+    calls: Vec<String>,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Stream {
+    is_gone: bool,
+    held: bool,
+    captures: bool,
+}
+
+/// Returns the state of this process.
+pub fn state() -> MutexGuard<'static, State> {
+    static STATE: LazyLock<Mutex<State>> = LazyLock::new(Mutex::default);
+    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Ends the process for a call that a program must not make.
+fn refuse(call: &str, what: &str) -> ! {
+    eprintln!("driver stand-in: {call}: {what}");
+    std::process::abort();
+}
+
+impl State {
+    /// Returns a handle that nothing has had before.
+    pub fn handle(&mut self) -> usize {
+        self.last += 16;
+        0x10_0000 + self.last
+    }
+
+    pub fn create_stream(&mut self) -> usize {
+        let handle = self.handle();
+        self.streams.insert(handle, Stream::default());
+        handle
+    }
+
+    fn stream(&mut self, call: &str, raw: CUstream) -> &mut Stream {
+        let handle = raw as usize;
+        let stream = self
+            .streams
+            .entry(handle)
+            .or_insert_with(|| Stream { is_gone: handle > ALWAYS_THERE, ..Stream::default() });
+        if stream.is_gone {
+            refuse(call, &format!("stream {handle:#x} is gone"));
+        }
+        stream
+    }
+
+    pub fn destroy_stream(&mut self, raw: CUstream) {
+        self.stream("cuStreamDestroy", raw).is_gone = true;
+    }
+
+    /// Returns whether what is on a stream has ended.
+    pub fn has_ended(&mut self, raw: CUstream) -> bool {
+        !self.stream("cuStreamQuery", raw).held
+    }
+
+    pub fn captures(&mut self, raw: CUstream) -> bool {
+        self.stream("cuStreamIsCapturing", raw).captures
+    }
+
+    pub fn create_event(&mut self) -> usize {
+        let handle = self.handle();
+        self.events.insert(handle, None);
+        handle
+    }
+
+    fn event(&mut self, call: &str, raw: CUevent) -> &mut Option<usize> {
+        let handle = raw as usize;
+        self.events.get_mut(&handle).unwrap_or_else(|| refuse(call, &format!("event {handle:#x} is gone")))
+    }
+
+    pub fn destroy_event(&mut self, raw: CUevent) {
+        self.event("cuEventDestroy", raw);
+        self.events.remove(&(raw as usize));
+    }
+
+    pub fn record(&mut self, event: CUevent, stream: CUstream) {
+        if self.captures(stream) {
+            refuse("cuEventRecord", "the event would become a part of the graph");
+        }
+        *self.event("cuEventRecord", event) = Some(stream as usize);
+        self.note("record", stream);
+    }
+
+    /// Returns whether what an event was recorded after has ended.
+    pub fn is_complete(&mut self, event: CUevent) -> bool {
+        let on = *self.event("cuEventQuery", event);
+        !on.is_some_and(|stream| self.streams.get(&stream).is_some_and(|stream| stream.held))
+    }
+
+    /// Notes what was queued: `copy 8 on 0x100010`.
+    pub fn note(&mut self, what: &str, stream: CUstream) {
+        self.stream(what, stream);
+        self.calls.push(format!("{what} on {:#x}", stream as usize));
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn stand_in_hold(stream: CUstream, held: c_int) {
+    // Also of a stream that the program has destroyed.
+    state().streams.entry(stream as usize).or_default().held = held != 0;
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn stand_in_capture(stream: CUstream, captures: c_int) {
+    state().stream("stand_in_capture", stream).captures = captures != 0;
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn stand_in_calls() -> *mut c_char {
+    let lines = std::mem::take(&mut state().calls).join("\n");
+    CString::new(lines).unwrap_or_default().into_raw()
+}

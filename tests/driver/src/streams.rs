@@ -1,0 +1,198 @@
+//! Streams, events, and what is queued.
+
+use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
+
+use cudarc::driver::sys::{CUevent, CUfunction, CUresult, CUstream};
+
+use crate::devices::give;
+use crate::modules::kernel;
+use crate::state::state;
+
+const DONE: CUresult = CUresult::CUDA_SUCCESS;
+
+/// Returns what a query says.
+fn ended(ended: bool) -> CUresult {
+    if ended { DONE } else { CUresult::CUDA_ERROR_NOT_READY }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuStreamCreate(stream: *mut CUstream, _flags: c_uint) -> CUresult {
+    // SAFETY: the caller's place.
+    unsafe { give(stream, state().create_stream() as CUstream) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuStreamCreateWithPriority(stream: *mut CUstream, flags: c_uint, _priority: c_int) -> CUresult {
+    // SAFETY: the caller's place.
+    unsafe { cuStreamCreate(stream, flags) }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamDestroy_v2(stream: CUstream) -> CUresult {
+    state().destroy_stream(stream);
+    DONE
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamQuery(stream: CUstream) -> CUresult {
+    ended(state().has_ended(stream))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamSynchronize(stream: CUstream) -> CUresult {
+    // The library waits so for streams of its own, which no test holds.
+    ended(state().has_ended(stream))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuStreamIsCapturing(stream: CUstream, status: *mut c_uint) -> CUresult {
+    // CU_STREAM_CAPTURE_STATUS_ACTIVE is 1.
+    // SAFETY: the caller's place.
+    unsafe { give(status, c_uint::from(state().captures(stream))) }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamWaitEvent(stream: CUstream, _event: CUevent, _flags: c_uint) -> CUresult {
+    state().note("wait", stream);
+    DONE
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuEventCreate(event: *mut CUevent, _flags: c_uint) -> CUresult {
+    // SAFETY: the caller's place.
+    unsafe { give(event, state().create_event() as CUevent) }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuEventDestroy_v2(event: CUevent) -> CUresult {
+    state().destroy_event(event);
+    DONE
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuEventQuery(event: CUevent) -> CUresult {
+    ended(state().is_complete(event))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuEventRecord(event: CUevent, stream: CUstream) -> CUresult {
+    state().record(event, stream);
+    DONE
+}
+
+/// Copies memory.
+///
+/// # Safety
+/// Both sides are mapped.
+unsafe fn copy(to: c_ulonglong, from: c_ulonglong, bytes: usize) -> CUresult {
+    // SAFETY: the caller's promise.
+    unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
+    DONE
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemcpyDtoDAsync_v2(
+    to: c_ulonglong,
+    from: c_ulonglong,
+    bytes: usize,
+    stream: CUstream,
+) -> CUresult {
+    state().note(&format!("copy {bytes}"), stream);
+    // SAFETY: the caller's memory.
+    unsafe { copy(to, from, bytes) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
+    to: c_ulonglong,
+    from: *const c_void,
+    bytes: usize,
+    _stream: CUstream,
+) -> CUresult {
+    // SAFETY: the caller's memory.
+    unsafe { copy(to, from.addr() as c_ulonglong, bytes) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
+    to: *mut c_void,
+    from: c_ulonglong,
+    bytes: usize,
+    _stream: CUstream,
+) -> CUresult {
+    // SAFETY: the caller's memory.
+    unsafe { copy(to.addr() as c_ulonglong, from, bytes) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemsetD8Async(at: c_ulonglong, value: u8, bytes: usize, _stream: CUstream) -> CUresult {
+    // SAFETY: the caller's memory.
+    unsafe { (at as *mut u8).write_bytes(value, bytes) };
+    DONE
+}
+
+/// Stores a word, which must not be part of a graph.
+///
+/// # Safety
+/// There is such a word.
+unsafe fn store<T>(stream: CUstream, at: c_ulonglong, word: T) -> CUresult {
+    if state().captures(stream) {
+        return CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
+    state().note(&format!("store {}", size_of::<T>()), stream);
+    // SAFETY: the caller's promise.
+    unsafe { (at as *mut T).write_volatile(word) };
+    DONE
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuStreamWriteValue64_v2(stream: CUstream, at: c_ulonglong, word: u64, _flags: c_uint) -> CUresult {
+    // SAFETY: the caller's word.
+    unsafe { store(stream, at, word) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuStreamWriteValue32_v2(stream: CUstream, at: c_ulonglong, word: u32, _flags: c_uint) -> CUresult {
+    // SAFETY: the caller's word.
+    unsafe { store(stream, at, word) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuLaunchKernel(
+    function: CUfunction,
+    _grid_x: c_uint,
+    _grid_y: c_uint,
+    _grid_z: c_uint,
+    _block_x: c_uint,
+    _block_y: c_uint,
+    _block_z: c_uint,
+    _shared: c_uint,
+    stream: CUstream,
+    _arguments: *mut *mut c_void,
+    _extra: *mut *mut c_void,
+) -> CUresult {
+    // SAFETY: the caller's function.
+    state().note(&format!("launch {}", unsafe { kernel(function) }.name.to_string_lossy()), stream);
+    DONE
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuLaunchCooperativeKernel(
+    function: CUfunction,
+    grid_x: c_uint,
+    grid_y: c_uint,
+    grid_z: c_uint,
+    block_x: c_uint,
+    block_y: c_uint,
+    block_z: c_uint,
+    shared: c_uint,
+    stream: CUstream,
+    arguments: *mut *mut c_void,
+) -> CUresult {
+    let (grid, block) = ((grid_x, grid_y, grid_z), (block_x, block_y, block_z));
+    let none = std::ptr::null_mut();
+    // SAFETY: the caller's promise.
+    unsafe {
+        cuLaunchKernel(function, grid.0, grid.1, grid.2, block.0, block.1, block.2, shared, stream, arguments, none)
+    }
+}

@@ -1,0 +1,218 @@
+//! What the host queues on streams, told by the stand-in for the driver (`tests/driver`).
+
+use std::ffi::{CString, c_char, c_int};
+use std::ptr::null_mut;
+use std::time::Duration;
+
+use cudarc::driver::sys::{self, CUstream};
+use oxshmem::by_address::put_word;
+use oxshmem::device::DeviceError;
+use oxshmem::{Config, Error, Operations, Pe, Stream, SymmetricSlice};
+
+use crate::streams::works;
+use crate::{Outcome, init, init_with};
+
+/// `CU_STREAM_PER_THREAD` of cuda.h.
+const PER_THREAD: CUstream = 2 as CUstream;
+/// Words of a put that is a copy when a signal follows it.
+const MANY: usize = 1024;
+
+/// The stand-in that this process has loaded.
+struct StandIn {
+    calls: unsafe extern "C" fn() -> *mut c_char,
+    hold: extern "C" fn(CUstream, c_int),
+    capture: extern "C" fn(CUstream, c_int),
+}
+
+impl StandIn {
+    fn loaded() -> Self {
+        const ANOTHER: &str = "the driver that is loaded is not the stand-in";
+        // SAFETY: the library is loaded, and its functions have these types.
+        unsafe {
+            let driver = sys::culib();
+            Self {
+                calls: *driver.get(b"stand_in_calls\0").expect(ANOTHER),
+                hold: *driver.get(b"stand_in_hold\0").expect(ANOTHER),
+                capture: *driver.get(b"stand_in_capture\0").expect(ANOTHER),
+            }
+        }
+    }
+
+    /// Returns what was queued since the last call, with `beside: ` before what is not on `stream`.
+    fn calls_beside(&self, stream: CUstream) -> Vec<String> {
+        // SAFETY: it returns text that the caller frees.
+        let text = unsafe { CString::from_raw((self.calls)()) };
+        let name = format!("{:#x}", stream as usize);
+        let call = |line: &str| match line.rsplit_once(" on ") {
+            Some((call, on)) if on == name => call.to_owned(),
+            Some((call, _)) => format!("beside: {call}"),
+            None => line.to_owned(),
+        };
+        text.to_string_lossy().lines().map(call).collect()
+    }
+
+    /// Returns the same where nothing was queued on others.
+    fn calls(&self, stream: CUstream) -> Vec<String> {
+        let calls = self.calls_beside(stream);
+        assert!(!calls.iter().any(|call| call.starts_with("beside")), "{calls:?}");
+        calls
+    }
+}
+
+/// Creates a stream of the program in the PE's context.
+fn create(pe: &Pe) -> CUstream {
+    let mut raw = null_mut();
+    let context = pe.gpu().unwrap().context.cast();
+    // SAFETY: the context of a PE; writes a handle.
+    unsafe {
+        works(sys::cuCtxSetCurrent(context));
+        works(sys::cuStreamCreate(&raw mut raw, 1));
+    }
+    raw
+}
+
+fn adopt(pe: &Pe, raw: CUstream) -> Stream {
+    // SAFETY: a stream that the stand-in has.
+    unsafe { pe.stream_from_raw(raw.cast()) }.unwrap()
+}
+
+fn memory(pe: &Pe) -> oxshmem::Result<(SymmetricSlice<u64>, SymmetricSlice<u64>, SymmetricSlice<u64>)> {
+    Ok((pe.alloc(MANY)?, pe.alloc(MANY)?, pe.alloc(2)?))
+}
+
+/// `queued_on_stand_in`: copies and stores without kernels, on all kinds of streams, each followed
+/// by a record that tells when it has ended.
+pub fn queued() -> Outcome {
+    let pe = init()?;
+    let driver = StandIn::loaded();
+    let next = (pe.my_pe() + 1) % pe.n_pes();
+    let (to, from, cells) = memory(&pe)?;
+    let streams = [create(&pe), null_mut(), PER_THREAD];
+    for (round, raw) in (1u64..).zip(streams) {
+        let stream = adopt(&pe, raw);
+        let on = pe.on(&stream);
+        pe.write(&from, &[round; MANY])?;
+        driver.calls(raw);
+        on.put(&to, from.view(..1), next)?;
+        assert_eq!(driver.calls(raw), ["copy 8", "record"]);
+        put_word(&on, cells.address(), round, 8, next)?;
+        put_word(&on, to.address() + 8, round, 4, next)?;
+        on.signal(cells.signal(1).set(round), next)?;
+        assert_eq!(driver.calls(raw), ["store 8", "record", "store 4", "record", "store 8", "record"]);
+        on.put_signal(to.view(2..), from.view(2..), cells.signal(1).set(round), next)?;
+        assert_eq!(driver.calls(raw), ["copy 8176", "record", "store 8", "record"]);
+        on.put_signal(&to, from.view(..1), cells.signal(1).set(round), next)?;
+        on.signal(cells.signal(1).add(1), next)?;
+        let kernels = ["launch oxshmem_host_put_signal", "record", "launch oxshmem_host_signal", "record"];
+        assert_eq!(driver.calls(raw), kernels);
+        on.quiet()?;
+        assert_eq!(driver.calls(raw), [""; 0]);
+        // All PEs have queued the round, and all the stand-in's copies are done then.
+        let _met = pe.alloc::<u64>(1)?;
+        assert_eq!(pe.read(&to)?, vec![round; MANY]);
+        assert_eq!(pe.read(&cells)?, [round; 2]);
+        let _met = pe.alloc::<u64>(1)?;
+    }
+    Ok(pe.finalize()?)
+}
+
+/// `captured_on_stand_in`: words are stored by kernels then, and nothing is recorded.
+pub fn captured() -> Outcome {
+    let pe = init()?;
+    let driver = StandIn::loaded();
+    let (to, from, cells) = memory(&pe)?;
+    let raw = create(&pe);
+    let stream = adopt(&pe, raw);
+    let on = pe.on(&stream);
+    driver.calls(raw);
+    (driver.capture)(raw, 1);
+    on.put(&to, &from, 0)?;
+    put_word(&on, cells.address(), 1, 8, 0)?;
+    on.signal(cells.signal(1).set(1), 0)?;
+    on.put_signal(&to, &from, cells.signal(1).set(1), 0)?;
+    let [word, signal, put] = ["put_word", "signal", "put_signal"].map(|name| format!("launch oxshmem_host_{name}"));
+    assert_eq!(driver.calls(raw), ["copy 8192".to_owned(), word, signal, put]);
+    (driver.capture)(raw, 0);
+    put_word(&on, cells.address(), 1, 8, 0)?;
+    assert_eq!(driver.calls(raw), ["store 8", "record"]);
+    Ok(pe.finalize()?)
+}
+
+/// `copied_on_stand_in`, run with `OXSHMEM_COLLECTIVES=fcollect=copy` by 2 PEs: the PE's own part
+/// is copied on a stream beside, which is forked from the call's and joined to it; not in a
+/// capture.
+pub fn copied() -> Outcome {
+    let pe = init()?;
+    let driver = StandIn::loaded();
+    let (team, n) = (pe.team_world(), pe.n_pes());
+    let (to, from) = (pe.alloc::<u64>(n * MANY)?, pe.alloc::<u64>(MANY)?);
+    let raw = create(&pe);
+    let stream = adopt(&pe, raw);
+    let [meets, ends] = ["fcollect_copy", "copied"].map(|name| format!("launch oxshmem_host_{name}"));
+    let ends = [ends, "record".to_owned()];
+    let fork = ["record", "beside: wait", "beside: copy 8192", "copy 8192", "beside: record", "wait", "record"];
+    for captures in [false, true] {
+        pe.write(&from, &[1 + pe.my_pe() as u64 + 10 * u64::from(captures); MANY])?;
+        // All PEs have checked what was copied before.
+        let _met = pe.alloc::<u64>(1)?;
+        driver.calls_beside(raw);
+        (driver.capture)(raw, captures.into());
+        pe.on(&stream).fcollect(&team, &to, &from)?;
+        (driver.capture)(raw, 0);
+        let calls = driver.calls_beside(raw);
+        if captures {
+            assert_eq!(calls, [&meets, "copy 8192", "copy 8192", &ends[0]]);
+        } else {
+            let record = ["record".to_owned()];
+            let expected = [&[meets.clone()][..], &record, &fork.map(str::to_owned), &ends].concat();
+            assert_eq!(calls, expected);
+        }
+        let _met = pe.alloc::<u64>(1)?;
+        let expected = (0..n).flat_map(|pe| [1 + pe as u64 + 10 * u64::from(captures); MANY]);
+        assert_eq!(pe.read(&to)?, expected.collect::<Vec<u64>>());
+    }
+    Ok(pe.finalize()?)
+}
+
+/// `held_on_stand_in`: the PE waits for what it has queued on a stream that the program has
+/// destroyed since.
+pub fn held() -> Outcome {
+    let pe = init_with(Config::builder().kernel_timeout(Duration::from_millis(300)))?;
+    let driver = StandIn::loaded();
+    let (to, from, _cells) = memory(&pe)?;
+    let raw = create(&pe);
+    pe.on(&adopt(&pe, raw)).put(&to, &from, 0)?;
+    (driver.hold)(raw, 1);
+    // SAFETY: the stream exists, and the program uses it no more.
+    unsafe { works(sys::cuStreamDestroy_v2(raw)) };
+    match pe.synchronize() {
+        Err(Error::Device(DeviceError::StillRunning { kernels, .. })) => assert_eq!(kernels, "copies or stores"),
+        other => panic!("{other:?}"),
+    }
+    (driver.hold)(raw, 0);
+    pe.synchronize()?;
+    Ok(pe.finalize()?)
+}
+
+/// `rounds_on_stand_in`: a stream is followed anew by each PE, and a handle of an earlier PE is
+/// refused. The stand-in ends the process for an event that is gone.
+pub fn rounds() -> Outcome {
+    let mut kept: Option<Stream> = None;
+    for _ in 0..3 {
+        let pe = init()?;
+        let driver = StandIn::loaded();
+        let (to, from, _cells) = memory(&pe)?;
+        if let Some(stream) = &kept {
+            let error = pe.on(stream).put(&to, &from, 0).unwrap_err();
+            assert!(error.to_string().contains("create it again"), "{error}");
+        }
+        let stream = adopt(&pe, null_mut());
+        driver.calls(null_mut());
+        pe.on(&stream).put(&to, &from, 0)?;
+        assert_eq!(driver.calls(null_mut()), ["copy 8192", "record"]);
+        pe.on(&stream).synchronize()?;
+        pe.finalize()?;
+        kept = Some(stream);
+    }
+    Ok(())
+}
