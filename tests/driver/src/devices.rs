@@ -9,7 +9,8 @@ use cudarc::driver::sys::{CUcontext, CUdevice, CUdevice_attribute, CUevent, CUre
 
 use crate::state::{PRIMARY, state};
 
-const DONE: CUresult = CUresult::CUDA_SUCCESS;
+/// What a call returns that did what it was to do.
+pub const DONE: CUresult = CUresult::CUDA_SUCCESS;
 
 thread_local! {
     /// The contexts of this thread; the last one is current.
@@ -195,7 +196,8 @@ unsafe extern "C" fn cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *m
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuCtxRecordEvent(_context: CUcontext, _event: CUevent) -> CUresult {
+extern "C" fn cuCtxRecordEvent(_context: CUcontext, event: CUevent) -> CUresult {
+    state().check_event("cuCtxRecordEvent", event);
     DONE
 }
 

@@ -5,10 +5,9 @@ use std::ptr::null_mut;
 
 use cudarc::driver::sys::CUresult;
 
-use crate::devices::give;
+use crate::devices::{DONE, give};
 use crate::state::state;
 
-const DONE: CUresult = CUresult::CUDA_SUCCESS;
 const GRANULARITY: usize = 2 << 20;
 
 /// Returns what the driver does for a call of the system.

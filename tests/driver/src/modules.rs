@@ -6,9 +6,7 @@ use cudarc::driver::sys::CUfunction_attribute;
 use cudarc::driver::sys::CUfunction_attribute_enum as Attribute;
 use cudarc::driver::sys::{CUfunction, CUmodule, CUresult};
 
-use crate::devices::give;
-
-const DONE: CUresult = CUresult::CUDA_SUCCESS;
+use crate::devices::{DONE, give};
 
 /// The name of the symbol that PEs fill.
 const STATE: &str = "oxshmem_state";

@@ -94,8 +94,13 @@ impl State {
         self.events.get_mut(&handle).unwrap_or_else(|| refuse(call, &format!("event {handle:#x} is gone")))
     }
 
+    /// Ends the process if an event is gone.
+    pub fn check_event(&mut self, call: &str, raw: CUevent) {
+        self.event(call, raw);
+    }
+
     pub fn destroy_event(&mut self, raw: CUevent) {
-        self.event("cuEventDestroy", raw);
+        self.check_event("cuEventDestroy", raw);
         self.events.remove(&(raw as usize));
     }
 

@@ -4,11 +4,9 @@ use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 
 use cudarc::driver::sys::{CUevent, CUfunction, CUresult, CUstream};
 
-use crate::devices::give;
+use crate::devices::{DONE, give};
 use crate::modules::kernel;
 use crate::state::state;
-
-const DONE: CUresult = CUresult::CUDA_SUCCESS;
 
 /// Returns what a query says.
 fn ended(ended: bool) -> CUresult {
@@ -52,8 +50,10 @@ unsafe extern "C" fn cuStreamIsCapturing(stream: CUstream, status: *mut c_uint) 
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuStreamWaitEvent(stream: CUstream, _event: CUevent, _flags: c_uint) -> CUresult {
-    state().note("wait", stream);
+extern "C" fn cuStreamWaitEvent(stream: CUstream, event: CUevent, _flags: c_uint) -> CUresult {
+    let mut state = state();
+    state.check_event("cuStreamWaitEvent", event);
+    state.note("wait", stream);
     DONE
 }
 
@@ -157,6 +157,17 @@ unsafe extern "C" fn cuStreamWriteValue32_v2(stream: CUstream, at: c_ulonglong, 
     unsafe { store(stream, at, word) }
 }
 
+/// Notes a kernel, which does nothing.
+///
+/// # Safety
+/// The function is of a module that is loaded.
+unsafe fn launch(function: CUfunction, stream: CUstream) -> CUresult {
+    // SAFETY: the caller's promise.
+    let name = unsafe { kernel(function) }.name.to_string_lossy();
+    state().note(&format!("launch {name}"), stream);
+    DONE
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuLaunchKernel(
     function: CUfunction,
@@ -172,27 +183,22 @@ unsafe extern "C" fn cuLaunchKernel(
     _extra: *mut *mut c_void,
 ) -> CUresult {
     // SAFETY: the caller's function.
-    state().note(&format!("launch {}", unsafe { kernel(function) }.name.to_string_lossy()), stream);
-    DONE
+    unsafe { launch(function, stream) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuLaunchCooperativeKernel(
     function: CUfunction,
-    grid_x: c_uint,
-    grid_y: c_uint,
-    grid_z: c_uint,
-    block_x: c_uint,
-    block_y: c_uint,
-    block_z: c_uint,
-    shared: c_uint,
+    _grid_x: c_uint,
+    _grid_y: c_uint,
+    _grid_z: c_uint,
+    _block_x: c_uint,
+    _block_y: c_uint,
+    _block_z: c_uint,
+    _shared: c_uint,
     stream: CUstream,
-    arguments: *mut *mut c_void,
+    _arguments: *mut *mut c_void,
 ) -> CUresult {
-    let (grid, block) = ((grid_x, grid_y, grid_z), (block_x, block_y, block_z));
-    let none = std::ptr::null_mut();
-    // SAFETY: the caller's promise.
-    unsafe {
-        cuLaunchKernel(function, grid.0, grid.1, grid.2, block.0, block.1, block.2, shared, stream, arguments, none)
-    }
+    // SAFETY: the caller's function.
+    unsafe { launch(function, stream) }
 }
