@@ -43,4 +43,7 @@ cases! {
     what_is_captured_is_kernels_and_copies: "captured_on_stand_in", 1;
     work_of_a_stream_that_is_gone_is_waited_for: "held_on_stand_in", 1;
     a_pe_leaves_nothing_to_the_next: "rounds_on_stand_in", 1;
+    a_gpu_that_reads_the_host_late_is_given_words: "words_on_stand_in", 1, "STAND_IN_GPU" = "reads-host";
+    a_stream_that_stores_no_words_copies_them: "words_on_stand_in", 1, "STAND_IN_GPU" = "no-stores";
+    a_gpu_without_either_has_kernels_for_words: "words_on_stand_in", 1, "STAND_IN_GPU" = "reads-host,no-stores";
 }

@@ -295,7 +295,7 @@ impl Device for CpuDevice {
         self.executor(stream).ok().map(Executor::is_idle)
     }
 
-    unsafe fn copy_on(&self, _stream: &Stream, _copy: DeviceCopy) -> Result<bool, DeviceError> {
+    unsafe fn copy_on(&self, _stream: &Stream, _copy: DeviceCopy, _in_graphs: bool) -> Result<bool, DeviceError> {
         Ok(false)
     }
 
@@ -305,10 +305,6 @@ impl Device for CpuDevice {
         _beside: DeviceCopy,
         _copies: &[DeviceCopy],
     ) -> Result<bool, DeviceError> {
-        Ok(false)
-    }
-
-    fn can_store_on(&self, _stream: &Stream) -> Result<bool, DeviceError> {
         Ok(false)
     }
 

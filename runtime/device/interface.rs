@@ -191,12 +191,12 @@ pub(crate) trait Device: Debug + Send + Sync {
     /// Returns whether what the PE has put on a stream has ended; `None` if that is not known.
     /// Waits for nothing.
     fn has_ended(&self, stream: &Stream) -> Option<bool>;
-    /// Queues a copy of device memory by a copy engine; `false` if the device has none and nothing
-    /// was queued.
+    /// Queues a copy of device memory by a copy engine; `false`, and nothing is queued, if the
+    /// device has none, or if the stream is being captured and `in_graphs` is not set.
     ///
     /// # Safety
     /// Both ranges are mapped device memory until the copy has ended.
-    unsafe fn copy_on(&self, stream: &Stream, copy: DeviceCopy) -> Result<bool, DeviceError>;
+    unsafe fn copy_on(&self, stream: &Stream, copy: DeviceCopy, in_graphs: bool) -> Result<bool, DeviceError>;
     /// Queues `copies`, one after another, and `beside` at the same time; what is queued later
     /// begins when all have ended. `false` if the device cannot do that on this stream now, and
     /// nothing was queued.
@@ -209,11 +209,9 @@ pub(crate) trait Device: Debug + Send + Sync {
         beside: DeviceCopy,
         copies: &[DeviceCopy],
     ) -> Result<bool, DeviceError>;
-    /// Returns whether the stream can store words without a kernel now.
-    fn can_store_on(&self, stream: &Stream) -> Result<bool, DeviceError>;
-    /// Queues the store of a word of 4 or 8 bytes, for all devices and the host after what the
-    /// stream has done before, without a kernel; `false`, and nothing is queued, unless
-    /// [`can_store_on`](Self::can_store_on).
+    /// Queues the store of a word of 1, 2, 4 or 8 bytes, for all devices and the host after what
+    /// the stream has done before, without a kernel; `false`, and nothing is queued, if the device
+    /// cannot do that on this stream now.
     ///
     /// # Safety
     /// The word is aligned and mapped device memory until the store has ended.

@@ -143,7 +143,7 @@ pub(super) fn queue_copies(
         let left = if is_queued { Vec::new() } else { [there, here].concat() };
         for (sides, bytes, pe) in left {
             // SAFETY: as above.
-            unsafe { own.queue_part(sides, bytes, pe, stream) }?;
+            unsafe { own.queue_part(sides, bytes, pe, stream, true) }?;
         }
         // SAFETY: the kernel takes what the host knows of a team, and checks that it still exists.
         unsafe { own.queue_collective(stream, "oxshmem_host_copied", config, (call, known)) }?;

@@ -10,16 +10,15 @@ use crate::pe::parts::STAGING_BYTES;
 use crate::profile::host::Subject;
 use crate::slice::{SignalOp, Symmetric, SymmetricView, bytes_of};
 
-/// From this many bytes on, a put with a signal that is set is a copy by the GPU's copy engine and
-/// a store by the stream, where streams store: between two H100s that takes 4.15 us with 4 KiB and
-/// 5.13 with 32 KiB, and one kernel for both 4.67 and 5.66; with 8 bytes 5.39 and 4.52. Copies
-/// without a signal are always left to the copy engine: 8 bytes take 1.9 us, and a kernel of one
-/// block takes 3.7 us with 8 KiB.
-const COPY_AND_STORE_BYTES: u64 = 4 << 10;
-/// The same for a signal that is added to, by a kernel after the copy: between two H200s that takes
-/// 6.2 us with 128 KiB, of which a kernel that copies takes 6.1 alone. One kernel for both takes
-/// 5.2 us with 32 KiB.
-const COPY_AND_KERNEL_BYTES: u64 = 64 << 10;
+/// From this many bytes on, a put with a signal is left to a copy engine, which takes as long as a
+/// kernel then where such puts follow each other: 5.7 us. Transfers without a signal are always
+/// left to the copy engine, but in graphs: in a row copies of 8 bytes take 1.9 us each, and kernels
+/// 3.9.
+const COPY_ENGINE_BYTES: u64 = 64 << 10;
+/// The same in graphs, for all transfers. Between two H100s a kernel of 10 us and the copy of 128
+/// KiB after it take 5 us more than the kernel alone if a kernel copies, and 12 if a copy engine
+/// does.
+const COPY_ENGINE_BYTES_IN_GRAPHS: u64 = 256 << 10;
 /// Threads that a host operation copies with.
 pub(super) const THREADS: u32 = 32;
 /// Most threads that a transfer within the GPU's reach is copied with.
@@ -221,10 +220,11 @@ impl Pe {
     pub(super) unsafe fn queue_put(&self, sides: (u64, u64), bytes: u64, pe: usize, stream: &Stream) -> Result<()> {
         let _call = self.host_profile().begins("put", Subject::Peer(pe), bytes);
         // SAFETY: the caller's promise.
-        unsafe { self.queue_part(sides, bytes, pe, stream) }
+        unsafe { self.queue_part(sides, bytes, pe, stream, is_copied_in_graphs(bytes)) }
     }
 
-    /// Does the same as a part of a call, which is not counted.
+    /// Does the same as a part of a call, which is not counted. `in_graphs`: by a copy engine in a
+    /// graph, too.
     ///
     /// # Safety
     /// The same as for [`queue_put`](Self::queue_put).
@@ -234,11 +234,12 @@ impl Pe {
         bytes: u64,
         pe: usize,
         stream: &Stream,
+        in_graphs: bool,
     ) -> Result<()> {
         if bytes != 0
             && let Some(there) = self.mapped(target, bytes, pe)
             // SAFETY: the target is mapped; the source is the caller's promise.
-            && unsafe { self.queue_copy(stream, DeviceCopy { to: there, from: source, bytes }) }?
+            && unsafe { self.queue_copy(stream, DeviceCopy { to: there, from: source, bytes }, in_graphs) }?
         {
             return Ok(());
         }
@@ -274,10 +275,11 @@ impl Pe {
         stream: &Stream,
     ) -> Result<()> {
         let _call = self.host_profile().begins("get", Subject::Peer(pe), bytes);
+        let in_graphs = is_copied_in_graphs(bytes);
         if bytes != 0
             && let Some(there) = self.mapped(source, bytes, pe)
             // SAFETY: the source is mapped; the target is the caller's promise.
-            && unsafe { self.queue_copy(stream, DeviceCopy { to: target, from: there, bytes }) }?
+            && unsafe { self.queue_copy(stream, DeviceCopy { to: target, from: there, bytes }, in_graphs) }?
         {
             return Ok(());
         }
@@ -298,7 +300,7 @@ impl Pe {
     /// Queues the store of a word at a PE that is reached by load and store, without a kernel;
     /// `false`, and nothing is queued, where that cannot be.
     pub(super) fn queue_word(&self, target: u64, word: u64, bytes: u64, pe: usize, stream: &Stream) -> Result<bool> {
-        let is_word = matches!(bytes, 4 | 8) && target.is_multiple_of(bytes);
+        let is_word = matches!(bytes, 1 | 2 | 4 | 8) && target.is_multiple_of(bytes);
         let there = if is_word { self.mapped(target, bytes, pe) } else { None };
         // SAFETY: the word is aligned, and mapped until the work of the stream has been waited for.
         there.map_or(Ok(false), |there| unsafe { self.queue_store(stream, there, word, bytes) })
@@ -317,12 +319,11 @@ impl Pe {
         stream: &Stream,
     ) -> Result<()> {
         let _call = self.host_profile().begins("put_signal", Subject::Peer(pe), bytes);
-        let is_stored =
-            op == SignalOp::Set as i32 && bytes >= COPY_AND_STORE_BYTES && self.device().can_store_on(stream)?;
-        if (is_stored || bytes >= COPY_AND_KERNEL_BYTES)
+        let in_graphs = is_copied_in_graphs(bytes);
+        if bytes >= COPY_ENGINE_BYTES
             && let Some(there) = self.mapped(target, bytes, pe)
             // SAFETY: the target is mapped; the source is the caller's promise.
-            && unsafe { self.queue_copy(stream, DeviceCopy { to: there, from: source, bytes }) }?
+            && unsafe { self.queue_copy(stream, DeviceCopy { to: there, from: source, bytes }, in_graphs) }?
         {
             return self.queue_signal((signal, value, op), pe, stream);
         }
@@ -330,6 +331,11 @@ impl Pe {
         // SAFETY: the kernel reads the source and checks the rest itself.
         unsafe { self.queue_host_kernel(stream, "oxshmem_host_put_signal", self.copy_threads(bytes), args) }
     }
+}
+
+/// Returns whether a transfer of that many bytes is left to a copy engine in a graph, too.
+fn is_copied_in_graphs(bytes: u64) -> bool {
+    bytes >= COPY_ENGINE_BYTES_IN_GRAPHS
 }
 
 /// Returns the bytes of the host at `at`.

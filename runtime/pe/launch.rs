@@ -213,13 +213,14 @@ impl Pe {
         unsafe { self.queue_kernel(stream, (module.as_ref(), name), config, args) }
     }
 
-    /// Queues a copy of device memory by a copy engine; `false` if the device has none.
+    /// Queues a copy of device memory by a copy engine; `false` if the device has none, or if the
+    /// stream is being captured and `in_graphs` is not set.
     ///
     /// # Safety
     /// The same as for [`Device::copy_on`](device::Device::copy_on).
-    pub(crate) unsafe fn queue_copy(&self, stream: &device::Stream, copy: DeviceCopy) -> Result<bool> {
+    pub(crate) unsafe fn queue_copy(&self, stream: &device::Stream, copy: DeviceCopy, in_graphs: bool) -> Result<bool> {
         // SAFETY: the caller's promise.
-        self.queued(stream, "copy", unsafe { self.device.copy_on(stream, copy) })
+        self.queued(stream, "copy", unsafe { self.device.copy_on(stream, copy, in_graphs) })
     }
 
     /// Queues copies by copy engines, and another one at the same time; `false` if the device
@@ -237,7 +238,7 @@ impl Pe {
         self.queued(stream, "copy", unsafe { self.device.copy_beside(stream, beside, copies) })
     }
 
-    /// Queues the store of a word of 4 or 8 bytes by the stream itself; `false` if the device
+    /// Queues the store of a word of 1, 2, 4 or 8 bytes without a kernel; `false` if the device
     /// cannot do that on this stream now.
     ///
     /// # Safety

@@ -48,6 +48,7 @@ const CASES: &[Case] = &[
     ("rounds_on_stand_in", on_stand_in::rounds),
     ("sees_one_gpu", limits::sees_one_gpu),
     ("unanswered", running::unanswered),
+    ("words_on_stand_in", on_stand_in::words),
 ];
 
 /// The status with which `probe` says that there is no GPU.

@@ -14,8 +14,10 @@ use crate::{Outcome, init, init_with};
 
 /// `CU_STREAM_PER_THREAD` of cuda.h.
 const PER_THREAD: CUstream = 2 as CUstream;
-/// Words of a put that is a copy when a signal follows it.
-const MANY: usize = 1024;
+/// Words that a copy engine moves where a signal follows them: 64 KiB.
+const LONG: usize = 8192;
+/// Words that a copy engine moves in a graph, too: 256 KiB.
+const MANY: usize = 4 * LONG;
 
 /// The stand-in that this process has loaded.
 struct StandIn {
@@ -39,6 +41,7 @@ impl StandIn {
     }
 
     /// Returns what was queued since the last call, with `beside: ` before what is not on `stream`.
+    /// What a PE writes from the host, on a stream of its own, is left out.
     fn calls_beside(&self, stream: CUstream) -> Vec<String> {
         // SAFETY: it returns text that the caller frees.
         let text = unsafe { CString::from_raw((self.calls)()) };
@@ -48,7 +51,8 @@ impl StandIn {
             Some((call, _)) => format!("beside: {call}"),
             None => line.to_owned(),
         };
-        text.to_string_lossy().lines().map(call).collect()
+        let is_own = |call: &String| ["beside: write", "beside: set"].iter().any(|own| call.starts_with(own));
+        text.to_string_lossy().lines().map(call).filter(|call| !is_own(call)).collect()
     }
 
     /// Returns the same where nothing was queued on others.
@@ -88,6 +92,7 @@ pub fn queued() -> Outcome {
     let next = (pe.my_pe() + 1) % pe.n_pes();
     let (to, from, cells) = memory(&pe)?;
     let streams = [create(&pe), null_mut(), PER_THREAD];
+    let long = format!("copy {}", 8 * LONG);
     for (round, raw) in (1u64..).zip(streams) {
         let stream = adopt(&pe, raw);
         let on = pe.on(&stream);
@@ -96,11 +101,23 @@ pub fn queued() -> Outcome {
         on.put(&to, from.view(..1), next)?;
         assert_eq!(driver.calls(raw), ["copy 8", "record"]);
         put_word(&on, cells.address(), round, 8, next)?;
-        put_word(&on, to.address() + 8, round, 4, next)?;
         on.signal(cells.signal(1).set(round), next)?;
-        assert_eq!(driver.calls(raw), ["store 8", "record", "store 4", "record", "store 8", "record"]);
+        assert_eq!(driver.calls(raw), ["store 8", "record", "write 8", "record"]);
+        for (at, bytes) in [(8, 4), (12, 2), (14, 1)] {
+            put_word(&on, to.address() + at, round, bytes, next)?;
+            assert_eq!(driver.calls(raw), [format!("set {bytes}").as_str(), "record"]);
+        }
         on.put_signal(to.view(2..), from.view(2..), cells.signal(1).set(round), next)?;
-        assert_eq!(driver.calls(raw), ["copy 8176", "record", "store 8", "record"]);
+        assert_eq!(driver.calls(raw), [format!("copy {}", 8 * (MANY - 2)).as_str(), "record", "store 8", "record"]);
+        on.signal(cells.signal(1).set(round), next)?;
+        assert_eq!(driver.calls(raw), ["write 8", "record"]);
+        on.put_signal(to.view(2..), from.view(..LONG), cells.signal(1).set(round), next)?;
+        assert_eq!(driver.calls(raw), [long.as_str(), "record", "store 8", "record"]);
+        on.put_signal(to.view(2..), from.view(..LONG), cells.signal(1).add(0), next)?;
+        assert_eq!(driver.calls(raw), [long.as_str(), "record", "launch oxshmem_host_signal", "record"]);
+        on.put_signal(&to, from.view(1..LONG), cells.signal(1).set(round), next)?;
+        on.signal(cells.signal(1).set(round), next)?;
+        assert_eq!(driver.calls(raw), ["launch oxshmem_host_put_signal", "record", "write 8", "record"]);
         on.put_signal(&to, from.view(..1), cells.signal(1).set(round), next)?;
         on.signal(cells.signal(1).add(1), next)?;
         let kernels = ["launch oxshmem_host_put_signal", "record", "launch oxshmem_host_signal", "record"];
@@ -109,10 +126,45 @@ pub fn queued() -> Outcome {
         assert_eq!(driver.calls(raw), [""; 0]);
         // All PEs have queued the round, and all the stand-in's copies are done then.
         let _met = pe.alloc::<u64>(1)?;
-        assert_eq!(pe.read(&to)?, vec![round; MANY]);
+        let mut expected = vec![round; MANY];
+        expected[1] |= round << 32 | round << 48;
+        assert_eq!(pe.read(&to)?, expected);
         assert_eq!(pe.read(&cells)?, [round; 2]);
         let _met = pe.alloc::<u64>(1)?;
     }
+    // The PE's own stream is followed without records.
+    let (stream, raw) = (pe.stream(), pe.gpu().unwrap().stream.cast());
+    let on = pe.on(&stream);
+    driver.calls(raw);
+    on.put(&to, from.view(..1), next)?;
+    on.signal(cells.signal(1).set(1), next)?;
+    on.signal(cells.signal(1).set(1), next)?;
+    assert_eq!(driver.calls(raw), ["copy 8", "store 8", "write 8"]);
+    Ok(pe.finalize()?)
+}
+
+/// `words_on_stand_in`, run with `STAND_IN_GPU`: how words of 8 bytes get to GPUs that cannot do
+/// all that [`queued`] sees. Shorter ones do not depend on that.
+pub fn words() -> Outcome {
+    let pe = init()?;
+    let driver = StandIn::loaded();
+    let (to, from, cells) = memory(&pe)?;
+    let raw = create(&pe);
+    let stream = adopt(&pe, raw);
+    let on = pe.on(&stream);
+    let expected = match std::env::var("STAND_IN_GPU").as_deref() {
+        Ok("reads-host") => "store 8",
+        Ok("no-stores") => "write 8",
+        _ => "launch oxshmem_host_put_word",
+    };
+    driver.calls(raw);
+    put_word(&on, cells.address(), 1, 8, 0)?;
+    assert_eq!(driver.calls(raw), [expected, "record"]);
+    on.put(&to, from.view(..1), 0)?;
+    put_word(&on, cells.address(), 1, 8, 0)?;
+    assert_eq!(driver.calls(raw), ["copy 8", "record", expected, "record"]);
+    put_word(&on, cells.address(), 1, 4, 0)?;
+    assert_eq!(driver.calls(raw), ["set 4", "record"]);
     Ok(pe.finalize()?)
 }
 
@@ -126,15 +178,26 @@ pub fn captured() -> Outcome {
     let on = pe.on(&stream);
     driver.calls(raw);
     (driver.capture)(raw, 1);
+    let launch = |name| format!("launch oxshmem_host_{name}");
+    let copy = format!("copy {}", 8 * MANY);
     on.put(&to, &from, 0)?;
-    put_word(&on, cells.address(), 1, 8, 0)?;
+    on.get(&to, &from, 0)?;
+    assert_eq!(driver.calls(raw), [copy.as_str(); 2]);
+    on.put(&to, from.view(1..), 0)?;
+    on.get(&to, from.view(1..), 0)?;
+    assert_eq!(driver.calls(raw), ["put", "get"].map(launch));
+    for bytes in [8, 4, 2, 1] {
+        put_word(&on, cells.address(), 1, bytes, 0)?;
+    }
+    assert_eq!(driver.calls(raw), ["put_word"; 4].map(launch));
     on.signal(cells.signal(1).set(1), 0)?;
     on.put_signal(&to, &from, cells.signal(1).set(1), 0)?;
-    let [word, signal, put] = ["put_word", "signal", "put_signal"].map(|name| format!("launch oxshmem_host_{name}"));
-    assert_eq!(driver.calls(raw), ["copy 8192".to_owned(), word, signal, put]);
+    on.put_signal(&to, from.view(1..), cells.signal(1).set(1), 0)?;
+    assert_eq!(driver.calls(raw), [launch("signal"), copy, launch("signal"), launch("put_signal")]);
     (driver.capture)(raw, 0);
     put_word(&on, cells.address(), 1, 8, 0)?;
-    assert_eq!(driver.calls(raw), ["store 8", "record"]);
+    on.put(&to, from.view(..1), 0)?;
+    assert_eq!(driver.calls(raw), ["write 8", "record", "copy 8", "record"]);
     Ok(pe.finalize()?)
 }
 
@@ -150,7 +213,9 @@ pub fn copied() -> Outcome {
     let stream = adopt(&pe, raw);
     let [meets, ends] = ["fcollect_copy", "copied"].map(|name| format!("launch oxshmem_host_{name}"));
     let ends = [ends, "record".to_owned()];
-    let fork = ["record", "beside: wait", "beside: copy 8192", "copy 8192", "beside: record", "wait", "record"];
+    let copy = format!("copy {}", 8 * MANY);
+    let beside = format!("beside: {copy}");
+    let fork = ["record", "beside: wait", &beside, &copy, "beside: record", "wait", "record"];
     for captures in [false, true] {
         pe.write(&from, &[1 + pe.my_pe() as u64 + 10 * u64::from(captures); MANY])?;
         // All PEs have checked what was copied before.
@@ -161,7 +226,7 @@ pub fn copied() -> Outcome {
         (driver.capture)(raw, 0);
         let calls = driver.calls_beside(raw);
         if captures {
-            assert_eq!(calls, [&meets, "copy 8192", "copy 8192", &ends[0]]);
+            assert_eq!(calls, [meets.as_str(), &copy, &copy, &ends[0]]);
         } else {
             let record = ["record".to_owned()];
             let expected = [&[meets.clone()][..], &record, &fork.map(str::to_owned), &ends].concat();
@@ -209,7 +274,7 @@ pub fn rounds() -> Outcome {
         let stream = adopt(&pe, null_mut());
         driver.calls(null_mut());
         pe.on(&stream).put(&to, &from, 0)?;
-        assert_eq!(driver.calls(null_mut()), ["copy 8192", "record"]);
+        assert_eq!(driver.calls(null_mut()), [format!("copy {}", 8 * MANY), "record".to_owned()]);
         pe.on(&stream).synchronize()?;
         pe.finalize()?;
         kept = Some(stream);

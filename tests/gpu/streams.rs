@@ -10,7 +10,8 @@ use oxshmem::{Compare, Error, HeapError, LaunchConfig, OnStream, Operations, Raw
 use crate::{GPU, Outcome, init};
 
 const ONE: LaunchConfig = LaunchConfig { grid: [1, 1, 1], block: [1, 1, 1], shared_bytes: 0, cooperative: false };
-const WORDS: usize = 50_000;
+/// More than what a kernel copies in a graph.
+const WORDS: usize = 70_000;
 
 /// The status that a driver call returns.
 pub fn works(result: sys::CUresult) {
@@ -27,7 +28,7 @@ pub fn callers_streams() -> Outcome {
     let (next, previous) = ((me + 1) % n, (me + n - 1) % n);
     let (source, inbox) = (pe.alloc::<u32>(WORDS)?, pe.alloc::<u32>(WORDS)?);
     let signal = pe.alloc::<u64>(1)?;
-    let cells = pe.alloc::<u64>(6)?;
+    let cells = pe.alloc::<u64>(8)?;
     let busy = pe.load(&GPU)?.kernel("busy")?;
     let mut round = 0u64;
     let passed = |round: u64| {
@@ -38,13 +39,16 @@ pub fn callers_streams() -> Outcome {
         pe.barrier_all()
     };
     let value = |round: u64| (me as u32) << 16 | round as u32;
-    // Words of both sizes that streams store themselves, and a signal, from cell `first` on.
+    // Words of all sizes, and a signal, from cell `first` on.
     let store = |on: &OnStream<'_>, first: usize, round: u64| {
         let address = cells.address() + 8 * first as u64;
         put_word(on, address, round, 8, next)?;
         put_word(on, address + 8, round, 4, next)?;
-        on.signal(cells.signal(first + 2).set(round), next)
+        put_word(on, address + 16, round, 2, next)?;
+        put_word(on, address + 18, round, 1, next)?;
+        on.signal(cells.signal(first + 3).set(round), next)
     };
+    let stored = |round: u64| [round, round & 0xffff_ffff, round & 0xffff | (round & 0xff) << 16, round];
 
     // The library's operations come after the program's own work on the stream, and before what
     // follows.
@@ -68,7 +72,7 @@ pub fn callers_streams() -> Outcome {
             pe.on(&stream).signal_wait_until(signal.signal(0), Compare::Ge, round)?;
             pe.on(&stream).synchronize()?;
             passed(round)?;
-            assert_eq!(pe.read(cells.view(..3))?, [round; 3]);
+            assert_eq!(pe.read(cells.view(..4))?, stored(round));
         }
     }
 
@@ -98,7 +102,7 @@ pub fn callers_streams() -> Outcome {
         works(sys::cuStreamBeginCapture_v2(raw, sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
         pe.on(&stream).put(inbox.view(16..), source.view(16..WORDS), next)?;
         pe.on(&stream).put(&inbox, source.view(..16), next)?;
-        store(&pe.on(&stream), 3, 1 << 20)?;
+        store(&pe.on(&stream), 4, 0x12_3456)?;
         pe.on(&stream).quiet()?;
         works(sys::cuStreamEndCapture(raw, &raw mut graph));
         works(sys::cuGraphInstantiateWithFlags(&raw mut executable, graph, 0));
@@ -109,9 +113,27 @@ pub fn callers_streams() -> Outcome {
             pe.synchronize_device()?;
             passed(round)?;
         }
-        assert_eq!(pe.read(cells.view(3..))?, [1 << 20; 3]);
+        assert_eq!(pe.read(cells.view(4..))?, stored(0x12_3456));
         works(sys::cuGraphExecDestroy(executable));
         works(sys::cuGraphDestroy(graph));
+    }
+
+    // While another stream is captured in the mode that forbids most.
+    // SAFETY: as above.
+    unsafe {
+        let (other, mut graph) = (context.new_stream()?, std::ptr::null_mut());
+        let stream = pe.stream_from_raw(theirs.cu_stream().cast())?;
+        round += 1;
+        works(sys::cuMemsetD32Async(source.address(), value(round), WORDS, theirs.cu_stream()));
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
+        works(sys::cuStreamBeginCapture_v2(other.cu_stream(), mode));
+        pe.on(&stream).put(&inbox, source.view(..WORDS), next)?;
+        store(&pe.on(&stream), 0, round)?;
+        works(sys::cuStreamEndCapture(other.cu_stream(), &raw mut graph));
+        works(sys::cuGraphDestroy(graph));
+        pe.on(&stream).synchronize()?;
+        passed(round)?;
+        assert_eq!(pe.read(cells.view(..4))?, stored(round));
     }
 
     // Memory that a kernel would fault on.

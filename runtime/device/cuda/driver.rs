@@ -326,16 +326,25 @@ impl Context {
     /// is current again. Meanwhile the thread's calls neither are forbidden by captures of the
     /// program's threads into graphs, nor end them.
     pub fn enter(&self) -> Result<Entered, DriverError> {
+        let mut entered = self.enter_to_queue()?;
+        let mut captures = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: writes the mode that was in force. If it fails the calls that follow say why.
+        let _ = unsafe { driver!(cuThreadExchangeStreamCaptureMode(&raw mut captures)) };
+        entered.captures = Some(captures);
+        Ok(entered)
+    }
+
+    /// Makes the context current as [`enter`](Self::enter) does, for calls that no capture of
+    /// another stream forbids and that end none: those that queue copies, fills, stores of words or
+    /// events on a stream, or ask whether it captures.
+    pub fn enter_to_queue(&self) -> Result<Entered, DriverError> {
         // To look takes a quarter of the time of a push and a pop.
         let is_other = current()? != self.raw;
         if is_other {
             // SAFETY: the context lives as long as `self`.
             unsafe { driver!(cuCtxPushCurrent_v2(self.raw)) }?;
         }
-        let mut captures = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-        // SAFETY: writes the mode that was in force. If it fails the calls that follow say why.
-        let _ = unsafe { driver!(cuThreadExchangeStreamCaptureMode(&raw mut captures)) };
-        Ok(Entered { captures, is_pushed: is_other })
+        Ok(Entered { captures: None, is_pushed: is_other })
     }
 
     /// Makes the context current in this thread if none is.
@@ -383,14 +392,17 @@ fn current() -> Result<CUcontext, DriverError> {
 #[derive(Debug)]
 #[must_use]
 pub(super) struct Entered {
-    captures: CUstreamCaptureMode,
+    /// The mode that the thread had before, if it has another one meanwhile.
+    captures: Option<CUstreamCaptureMode>,
     is_pushed: bool,
 }
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        // SAFETY: gives the thread back the mode that it had.
-        let _ = unsafe { driver!(cuThreadExchangeStreamCaptureMode(&raw mut self.captures)) };
+        if let Some(captures) = &mut self.captures {
+            // SAFETY: gives the thread back the mode that it had.
+            let _ = unsafe { driver!(cuThreadExchangeStreamCaptureMode(&raw mut *captures)) };
+        }
         if !self.is_pushed {
             return;
         }

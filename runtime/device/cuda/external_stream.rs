@@ -107,35 +107,18 @@ impl ExternalStream {
         raw_stream::ended(unsafe { sys::cuEventQuery(self.event(pe)) })
     }
 
-    /// Remembers a kernel that was just launched.
-    pub(super) fn launched(&self, pe: &Stream, kernel: &str) -> Result<(), DriverError> {
-        self.queue.note_kernel(kernel);
-        self.mark(pe)
-    }
-
-    /// Remembers a copy or a store that was just queued.
-    pub(super) fn transfers(&self, pe: &Stream) -> Result<(), DriverError> {
-        self.queue.note_transfer();
-        self.mark(pe)
-    }
-
-    /// Does the same on a stream that was just seen not to be capturing.
-    pub(super) fn transfers_at_once(&self, pe: &Stream) -> Result<(), DriverError> {
-        self.queue.note_transfer();
-        self.record(pe)
-    }
-
     /// Moves the event after everything that is on the stream now.
-    fn mark(&self, pe: &Stream) -> Result<(), DriverError> {
-        if raw_stream::is_capturing(self.raw)? {
+    pub(super) fn mark(&self, pe: &Stream) -> Result<(), DriverError> {
+        self.mark_knowing(pe, raw_stream::is_capturing(self.raw)?)
+    }
+
+    /// Does the same on a stream that was just seen to be captured or not.
+    pub(super) fn mark_knowing(&self, pe: &Stream, captures: bool) -> Result<(), DriverError> {
+        if captures {
             // An event would become a part of the graph.
             pe.queues().captured.store(true, Ordering::Release);
             return Ok(());
         }
-        self.record(pe)
-    }
-
-    fn record(&self, pe: &Stream) -> Result<(), DriverError> {
         // SAFETY: as above; the event is of the same context.
         unsafe { driver!(cuEventRecord(self.event(pe), self.raw)) }
     }
@@ -149,7 +132,7 @@ impl ExternalStream {
     /// Waits for what the PE has queued.
     pub(super) fn wait_for_queued(&self, pe: &Stream) -> Result<(), DeviceError> {
         pe.wait_event(self.event(pe))?;
-        self.queue.forget();
+        self.queue.launched.clear();
         Ok(())
     }
 }

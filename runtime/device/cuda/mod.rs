@@ -50,12 +50,13 @@ pub use error::ModuleError;
 pub(crate) use external_stream::ExternalStream;
 pub use gpu::CudaGpu;
 pub(crate) use handle::Handle;
+use launched::Transfer;
 pub use link::DEVICE_LIBRARY;
 use memory::{Copies, Pinned, Reservation};
 use module::CudaModule;
 use network::{Exporter, Registers};
 use stream::Stream;
-use target::target;
+use target::{launched, target};
 
 use oxshmem_hca::provider::DeviceMemory;
 use oxshmem_hca::soft::Accelerator;
@@ -87,7 +88,10 @@ pub(crate) struct CudaDevice {
     pci: String,
     multiprocessors: u32,
     write_ordering: i32,
-    /// Whether streams can store words of 8 bytes by themselves.
+    /// The GPU reads pageable memory of the host by itself, and so perhaps later than in the call
+    /// that queues a copy of it.
+    reads_host_late: bool,
+    /// Streams can store words of 8 bytes by themselves.
     has_stream_stores: bool,
     exporter: Exporter,
     stream: Arc<Stream>,
@@ -124,10 +128,12 @@ impl CudaDevice {
         let write_ordering = gpu
             .attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING)
             .map_err(|error| unavailable(error.to_string()))?;
-        let has_stream_stores = gpu
-            .attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS)
-            .map_err(|error| unavailable(error.to_string()))?
-            != 0;
+        let has = |attribute| match gpu.attribute(attribute) {
+            Ok(value) => Ok(value != 0),
+            Err(error) => Err(unavailable(error.to_string())),
+        };
+        let reads_host_late = has(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS)?;
+        let has_stream_stores = has(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS)?;
         let context = Context::retain(gpu).map_err(|error| {
             unavailable(format!("the context of GPU {} ({name}) cannot be made: {error}", gpu.ordinal))
         })?;
@@ -150,6 +156,7 @@ impl CudaDevice {
             pci,
             multiprocessors,
             write_ordering,
+            reads_host_late,
             has_stream_stores,
             exporter: Exporter::new(Arc::clone(&stream)),
             stream,
@@ -251,12 +258,64 @@ unsafe fn start_copy(DeviceCopy { to, from, bytes }: DeviceCopy, stream: CUstrea
 }
 
 impl CudaDevice {
-    /// Returns whether a stream can store words now. The context must be current.
-    fn stores_on(&self, raw: CUstream) -> Result<bool, DeviceError> {
-        // What is captured is a kernel, which every driver can have in a graph.
-        let captures =
-            raw_stream::is_capturing(raw).map_err(|error| self.stream.error("cannot use a stream", error))?;
-        Ok(self.has_stream_stores && !captures)
+    /// Queues the store of a word of 1, 2, 4 or 8 bytes, after what the stream has written before.
+    /// `after_copy`: the last that the PE has queued there is a copy by a copy engine. The context
+    /// must be current.
+    ///
+    /// # Safety
+    /// What [`Device::store_on`] says; the stream exists and is not capturing; and for words of 8
+    /// bytes it stores them itself if the GPU reads the host's memory late.
+    unsafe fn start_store(
+        &self,
+        (to, word, bytes): (u64, u64, u64),
+        after_copy: bool,
+        raw: CUstream,
+    ) -> Result<(), DriverError> {
+        // Without a flag the store comes after what the stream has written before, as copies and
+        // fills do.
+        const ORDERED: u32 = 0;
+        // After a kernel the stream's own store takes twice as long as a copy of the word. After a
+        // copy engine's work it takes less.
+        let by_stream = self.has_stream_stores && (self.reads_host_late || after_copy);
+        let value = (&raw const word).cast();
+        #[allow(clippy::cast_possible_truncation)] // To the bytes that the word has.
+        // SAFETY: the caller's promise. Fills and the stream's stores take the word as an argument.
+        // A GPU that does not read pageable memory by itself cannot copy it later than in this
+        // call, in which the driver takes it.
+        unsafe {
+            match bytes {
+                1 => driver!(cuMemsetD8Async(to, word as u8, 1, raw)),
+                2 => driver!(cuMemsetD16Async(to, word as u16, 1, raw)),
+                4 => driver!(cuMemsetD32Async(to, word as u32, 1, raw)),
+                _ if by_stream => driver!(cuStreamWriteValue64_v2(raw, to, word, ORDERED)),
+                _ => driver!(cuMemcpyHtoDAsync_v2(to, value, size_of::<u64>(), raw)),
+            }
+        }
+    }
+
+    /// Queues a transfer by `start`, which takes the stream's handle and is told before whether the
+    /// last that the PE has queued there is a copy by a copy engine. `false`, and nothing is
+    /// queued, if the stream is being captured and `in_graphs` is not set. `what`: the error
+    /// without the driver's reason.
+    fn queue(
+        &self,
+        stream: &super::Stream,
+        (transfer, in_graphs): (Transfer, bool),
+        what: &str,
+        start: impl FnOnce(bool, CUstream) -> Result<(), DriverError>,
+    ) -> Result<bool, DeviceError> {
+        let (on, raw) = target(&self.stream, stream)?;
+        let _entered = self.stream.enter_to_queue()?;
+        let failed = |error| self.stream.error(what, error);
+        let captures = raw_stream::is_capturing(raw).map_err(failed)?;
+        if captures && !in_graphs {
+            return Ok(false);
+        }
+        let queued = launched(&self.stream, on);
+        start(queued.ends_with_copy(), raw).map_err(failed)?;
+        queued.note_transfer(transfer, captures);
+        on.map_or(Ok(()), |on| on.mark_knowing(&self.stream, captures)).map_err(failed)?;
+        Ok(true)
     }
 }
 
@@ -409,14 +468,10 @@ impl Device for CudaDevice {
         on.map_or_else(|| self.stream.has_ended(), |stream| stream.has_ended(&self.stream))
     }
 
-    unsafe fn copy_on(&self, stream: &super::Stream, copy: DeviceCopy) -> Result<bool, DeviceError> {
-        let (on, raw) = target(&self.stream, stream)?;
-        let _entered = self.stream.enter()?;
-        // SAFETY: the caller's promise.
-        unsafe { start_copy(copy, raw) }
-            .and_then(|()| on.map_or(Ok(()), |stream| stream.transfers(&self.stream)))
-            .map_err(|error| self.stream.error("cannot queue a copy", error))?;
-        Ok(true)
+    unsafe fn copy_on(&self, stream: &super::Stream, copy: DeviceCopy, in_graphs: bool) -> Result<bool, DeviceError> {
+        // SAFETY: the caller's promise; streams that a PE is called with exist.
+        let start = |_, raw| unsafe { start_copy(copy, raw) };
+        self.queue(stream, (Transfer::Copy, in_graphs), "cannot queue a copy", start)
     }
 
     unsafe fn copy_beside(
@@ -447,37 +502,23 @@ impl Device for CudaDevice {
         // SAFETY: streams that a PE is called with exist; this one is not capturing.
         let forked = unsafe { queue.fork(self.stream.context(), raw, here, there) };
         // What was queued before a failure is waited for, too.
-        let queued = on.map_or(Ok(()), |stream| stream.transfers_at_once(&self.stream));
+        launched(&self.stream, on).note_transfer(Transfer::Copy, false);
+        let queued = on.map_or(Ok(()), |on| on.mark_knowing(&self.stream, false));
         forked.and(queued).map_err(failed)?;
         Ok(true)
     }
 
-    fn can_store_on(&self, stream: &super::Stream) -> Result<bool, DeviceError> {
-        let (_, raw) = target(&self.stream, stream)?;
-        let _entered = self.stream.enter()?;
-        self.stores_on(raw)
-    }
-
     unsafe fn store_on(&self, stream: &super::Stream, to: u64, word: u64, bytes: u64) -> Result<bool, DeviceError> {
-        let (on, raw) = target(&self.stream, stream)?;
-        let _entered = self.stream.enter()?;
-        if !self.stores_on(raw)? {
+        if bytes == 8 && self.reads_host_late && !self.has_stream_stores {
             return Ok(false);
         }
-        // Without a flag the store is ordered after what the stream has written before.
-        const ORDERED: u32 = 0;
-        // SAFETY: the caller's promise.
-        let queued = unsafe {
-            match bytes {
-                8 => driver!(cuStreamWriteValue64_v2(raw, to, word, ORDERED)),
-                #[allow(clippy::cast_possible_truncation)] // The word has 4 bytes.
-                _ => driver!(cuStreamWriteValue32_v2(raw, to, word as u32, ORDERED)),
-            }
-        };
-        queued
-            .and_then(|()| on.map_or(Ok(()), |stream| stream.transfers_at_once(&self.stream)))
-            .map_err(|error| self.stream.error("cannot queue a store", error))?;
-        Ok(true)
+        // The driver would read a word of 8 bytes when the graph runs, so what is captured is a
+        // kernel, for all words alike.
+        //
+        // SAFETY: the caller's promise; streams that a PE is called with exist, and this one is not
+        // capturing then.
+        let start = |after_copy, raw| unsafe { self.start_store((to, word, bytes), after_copy, raw) };
+        self.queue(stream, (Transfer::Store, false), "cannot queue a store", start)
     }
 
     fn is_accessible(&self, address: u64) -> bool {

@@ -17,7 +17,7 @@ use super::memory::Copies;
 use super::module_units;
 use super::occupancy::{Block, Multiprocessors};
 use super::stream::Stream;
-use super::target::target;
+use super::target::{launched, target};
 use crate::abi;
 use crate::device::cpu::{LaunchConfig, LaunchError, ModuleError as SharedModuleError};
 use crate::device::error::DeviceError;
@@ -375,9 +375,7 @@ impl LoadedModule for CudaModule {
         if config.cooperative {
             self.check_cooperative(name, kernel, config)?;
         }
-        if on.is_none() {
-            self.stream.note(name);
-        }
+        launched(&self.stream, on).note(name);
         let ([gx, gy, gz], [bx, by, bz]) = (config.grid, config.block);
         let shared_bytes = count32(config.shared_bytes);
         let args = pointers.as_mut_ptr();
@@ -392,7 +390,7 @@ impl LoadedModule for CudaModule {
                 driver!(cuLaunchKernel(kernel.raw, gx, gy, gz, bx, by, bz, shared_bytes, raw, args, extra))
             }
         }
-        .and_then(|()| on.map_or(Ok(()), |stream| stream.launched(&self.stream, name)))
+        .and_then(|()| on.map_or(Ok(()), |on| on.mark(&self.stream)))
         .map_err(failed)
     }
 

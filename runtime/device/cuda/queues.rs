@@ -22,9 +22,7 @@ pub(super) struct Queue {
     pub event: CUevent,
     /// [`Queues::number`].
     of: u64,
-    launched: Launched,
-    /// Copies or stores were queued since all was seen to have ended.
-    transfers: AtomicBool,
+    pub launched: Launched,
     /// For work that runs beside the stream's; made when there is some. Streams do not share it:
     /// work of one would then wait for work of another.
     beside: Mutex<Option<Beside>>,
@@ -99,7 +97,6 @@ impl Queues {
                 event: new_event()?,
                 of: self.number,
                 launched: Launched::default(),
-                transfers: AtomicBool::new(false),
                 beside: Mutex::default(),
             })),
         };
@@ -120,7 +117,7 @@ impl Queues {
 
     /// Returns what may be running.
     pub fn launched(&self) -> BTreeSet<String> {
-        self.all().iter().flat_map(|queue| queue.running()).collect()
+        self.all().iter().flat_map(|queue| queue.launched.names()).collect()
     }
 
     /// Gives the events and what was made beside the streams back. The context must be current.
@@ -183,31 +180,6 @@ impl Queue {
     /// Returns whether it is one of `queues`.
     pub fn is_of(&self, queues: &Queues) -> bool {
         self.of == queues.number
-    }
-
-    /// Notes a kernel that was launched.
-    pub fn note_kernel(&self, kernel: &str) {
-        self.launched.note(kernel);
-    }
-
-    /// Notes a copy or a store that was queued.
-    pub fn note_transfer(&self) {
-        self.transfers.store(true, Ordering::Relaxed);
-    }
-
-    /// Returns what may be running.
-    fn running(&self) -> BTreeSet<String> {
-        let mut running = self.launched.names();
-        if self.transfers.load(Ordering::Relaxed) {
-            running.insert("copies or stores".to_owned());
-        }
-        running
-    }
-
-    /// Notes that all was seen to have ended.
-    pub fn forget(&self) {
-        self.launched.clear();
-        self.transfers.store(false, Ordering::Relaxed);
     }
 }
 

@@ -100,7 +100,16 @@ impl Stream {
     }
 
     pub fn enter(&self) -> Result<Entered, DeviceError> {
-        self.context.enter().map_err(|error| self.error("cannot use the GPU's context", error))
+        self.entered(self.context.enter())
+    }
+
+    /// Does the same as [`Context::enter_to_queue`].
+    pub fn enter_to_queue(&self) -> Result<Entered, DeviceError> {
+        self.entered(self.context.enter_to_queue())
+    }
+
+    fn entered(&self, entered: Result<Entered, DriverError>) -> Result<Entered, DeviceError> {
+        entered.map_err(|error| self.error("cannot use the GPU's context", error))
     }
 
     /// Returns the public error for what the driver answered.
@@ -121,9 +130,9 @@ impl Stream {
         names.into_iter().collect::<Vec<_>>().join(", ")
     }
 
-    /// Remembers that a kernel was launched.
-    pub fn note(&self, kernel: &str) {
-        self.launched.note(kernel);
+    /// Returns what the PE has queued on this stream.
+    pub fn launched(&self) -> &Launched {
+        &self.launched
     }
 
     /// Refuses launches from now on.

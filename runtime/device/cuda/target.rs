@@ -3,6 +3,7 @@
 use cudarc::driver::sys::CUstream;
 
 use super::external_stream::ExternalStream;
+use super::launched::Launched;
 use super::stream::Stream;
 use crate::device::error::DeviceError;
 use crate::device::stream::{Stream as DeviceStream, StreamKind};
@@ -19,4 +20,9 @@ pub(super) fn target<'a>(
         StreamKind::Cpu(_) => "the stream is one of the cpu device",
     };
     Err(DeviceError::Unsupported { device: "cuda", reason })
+}
+
+/// Returns what the PE has queued on a stream that [`target`] has found.
+pub(super) fn launched<'a>(own: &'a Stream, on: Option<&'a ExternalStream>) -> &'a Launched {
+    on.map_or_else(|| own.launched(), |on| &on.queue().launched)
 }

@@ -94,6 +94,13 @@ unsafe extern "C" fn cuDeviceGetUuid_v2(uuid: *mut CUuuid, _device: CUdevice) ->
     unsafe { give(uuid, CUuuid { bytes: [7; 16] }) }
 }
 
+/// Returns whether `STAND_IN_GPU`, a list of words with commas between, has this one: `reads-host`
+/// for a GPU that reads pageable memory of the host by itself, `no-stores` for one whose streams
+/// store no words of 8 bytes.
+fn is_told(word: &str) -> bool {
+    std::env::var("STAND_IN_GPU").is_ok_and(|words| words.split(',').any(|told| told == word))
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuDeviceGetAttribute(
     value: *mut c_int,
@@ -114,6 +121,8 @@ unsafe extern "C" fn cuDeviceGetAttribute(
         | Attribute::CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR => 65536,
         Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN => 227 << 10,
         Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR => 228 << 10,
+        Attribute::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS => is_told("reads-host").into(),
+        Attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS => (!is_told("no-stores")).into(),
         // What is left says whether the GPU can do something.
         _ => 1,
     };

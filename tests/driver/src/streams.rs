@@ -107,8 +107,13 @@ unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
     to: c_ulonglong,
     from: *const c_void,
     bytes: usize,
-    _stream: CUstream,
+    stream: CUstream,
 ) -> CUresult {
+    if state().captures(stream) {
+        // A graph would read the memory when it runs, and no caller here keeps it until then.
+        return CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
+    state().note(&format!("write {bytes}"), stream);
     // SAFETY: the caller's memory.
     unsafe { copy(to, from.addr() as c_ulonglong, bytes) }
 }
@@ -124,37 +129,46 @@ unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
     unsafe { copy(to.addr() as c_ulonglong, from, bytes) }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemsetD8Async(at: c_ulonglong, value: u8, bytes: usize, _stream: CUstream) -> CUresult {
-    // SAFETY: the caller's memory.
-    unsafe { (at as *mut u8).write_bytes(value, bytes) };
+/// Stores a value in each of some adjacent words.
+///
+/// # Safety
+/// There are such words.
+unsafe fn set<T: Copy>(stream: CUstream, at: c_ulonglong, value: T, words: usize) -> CUresult {
+    state().note(&format!("set {}", words * size_of::<T>()), stream);
+    for word in 0..words {
+        // SAFETY: the caller's promise.
+        unsafe { (at as *mut T).add(word).write_volatile(value) };
+    }
     DONE
 }
 
-/// Stores a word, which must not be part of a graph.
-///
-/// # Safety
-/// There is such a word.
-unsafe fn store<T>(stream: CUstream, at: c_ulonglong, word: T) -> CUresult {
-    if state().captures(stream) {
-        return CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    }
-    state().note(&format!("store {}", size_of::<T>()), stream);
-    // SAFETY: the caller's promise.
-    unsafe { (at as *mut T).write_volatile(word) };
-    DONE
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemsetD8Async(at: c_ulonglong, value: u8, words: usize, stream: CUstream) -> CUresult {
+    // SAFETY: the caller's memory.
+    unsafe { set(stream, at, value, words) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemsetD16Async(at: c_ulonglong, value: u16, words: usize, stream: CUstream) -> CUresult {
+    // SAFETY: the caller's memory.
+    unsafe { set(stream, at, value, words) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemsetD32Async(at: c_ulonglong, value: u32, words: usize, stream: CUstream) -> CUresult {
+    // SAFETY: the caller's memory.
+    unsafe { set(stream, at, value, words) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuStreamWriteValue64_v2(stream: CUstream, at: c_ulonglong, word: u64, _flags: c_uint) -> CUresult {
+    if state().captures(stream) {
+        return CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
+    state().note("store 8", stream);
     // SAFETY: the caller's word.
-    unsafe { store(stream, at, word) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuStreamWriteValue32_v2(stream: CUstream, at: c_ulonglong, word: u32, _flags: c_uint) -> CUresult {
-    // SAFETY: the caller's word.
-    unsafe { store(stream, at, word) }
+    unsafe { (at as *mut u64).write_volatile(word) };
+    DONE
 }
 
 /// Notes a kernel, which does nothing.
