@@ -6,6 +6,7 @@
 //! the kernel's table of sockets shows them, and connections whose source address is one of the
 //! job's nodes.
 
+use std::fmt::Display;
 use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -83,7 +84,7 @@ impl Secrecy {
     }
 }
 
-impl std::fmt::Display for Secrecy {
+impl Display for Secrecy {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::File(file) => write!(f, "the file OXSHMEM_SECRET_FILE={}", file.display()),
@@ -122,13 +123,14 @@ impl Admission {
     /// The reason, as the end of the sentence "the connection ...".
     pub(super) fn check(&self, stream: &TcpStream) -> Result<(), String> {
         let Self::SameUser { nodes, .. } = self else { return Ok(()) };
-        let problem = |error: io::Error| format!("cannot be told from a stranger's: {error}");
-        let theirs = canonical(stream.peer_addr().map_err(problem)?);
-        let own = canonical(stream.local_addr().map_err(problem)?);
+        let problem = |error: &dyn Display| format!("cannot be told from a stranger's: {error}");
+        let theirs = canonical(stream.peer_addr().map_err(|error| problem(&error))?);
+        let own = canonical(stream.local_addr().map_err(|error| problem(&error))?);
         let user = rustix::process::geteuid().as_raw();
-        let is_here = is_here(theirs.ip()).map_err(|error| format!("cannot be told from a stranger's: {error}"))?;
+        let is_here = is_here(theirs.ip()).map_err(|error| problem(&error))?;
         let looks = if is_here { LOOKS } else { 1 };
-        match owner(looks, |path| std::fs::read_to_string(path), (theirs, own)).map_err(problem)? {
+        let owner = owner(looks, |path| std::fs::read_to_string(path), (theirs, own));
+        match owner.map_err(|error| problem(&error))? {
             Some(owner) if owner == user => Ok(()),
             Some(owner) => Err(format!("is of user {owner}, the job of user {user}")),
             None if is_here => Err("is of no process here: it is gone, or in another network namespace".to_owned()),

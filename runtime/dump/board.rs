@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use crate::device::{Device, Stream, Wait};
+use crate::fault::DeviceFault;
 
 /// Streams that a dump describes.
 const SHOWN: usize = 8;
@@ -25,11 +26,13 @@ struct State {
 
 #[derive(Debug)]
 struct Queued {
-    /// The PE keeps it for the same time.
     stream: Stream,
     launches: u64,
     last: String,
     since: Instant,
+    /// An error that the wait for another stream found while this one had work. It may have ended
+    /// that work's waits too.
+    fault: Option<DeviceFault>,
 }
 
 impl Board {
@@ -56,6 +59,7 @@ impl Board {
             launches: 0,
             last: String::new(),
             since: Instant::now(),
+            fault: None,
         });
         queued.launches += 1;
         if queued.last != name {
@@ -63,8 +67,26 @@ impl Board {
         }
     }
 
-    /// Notes that what was put on these streams has ended, or has failed.
-    pub fn ended(&self, wait: Wait<'_>) {
+    /// Returns the streams that work was put on since they were last waited for.
+    pub fn streams(&self) -> Vec<Stream> {
+        self.state().queued.values().map(|queued| queued.stream.clone()).collect()
+    }
+
+    /// Returns whether there are none.
+    pub fn is_idle(&self) -> bool {
+        self.state().queued.is_empty()
+    }
+
+    /// Notes an error that ends the waits of all work: each stream that has work reports it.
+    pub fn failed(&self, fault: &DeviceFault) {
+        for queued in self.state().queued.values_mut() {
+            queued.fault.get_or_insert_with(|| fault.clone());
+        }
+    }
+
+    /// Notes that what was put on these streams has ended, or has failed. Returns the first of the
+    /// errors that they have to report.
+    pub fn ended(&self, wait: Wait<'_>) -> Option<DeviceFault> {
         let mut state = self.state();
         // Streams may wait for work when they are dropped, which the lock must not do.
         let gone: Vec<Queued> = match wait {
@@ -74,7 +96,7 @@ impl Board {
             Wait::Everything => std::mem::take(&mut state.queued).into_values().collect(),
         };
         drop(state);
-        drop(gone);
+        gone.into_iter().find_map(|queued| queued.fault)
     }
 
     /// Describes it. `device` says which streams have ended their work.
@@ -84,7 +106,7 @@ impl Board {
         if let Some((what, since)) = &state.doing {
             lines.push(format!("the host {what} since {:.1} s", since.elapsed().as_secs_f64()));
         }
-        for Queued { stream, launches, last, since } in state.queued.values().take(SHOWN) {
+        for Queued { stream, launches, last, since, .. } in state.queued.values().take(SHOWN) {
             let name =
                 if stream.key() == Stream::OWN.key() { "the PE's own stream" } else { "a stream of the program" };
             let standing = match device.and_then(|device| device.has_ended(stream)) {

@@ -469,7 +469,6 @@ impl Connected {
         joined.watched.scene().attach(Ground { state: self.state, device, reader: self.reader, queues, ring });
         Pe {
             id: self.id,
-            unread: RefCell::default(),
             loans: Loans::default(),
             host_ops: self.host_ops,
             collectives: OnceCell::new(),

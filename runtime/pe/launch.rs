@@ -107,7 +107,6 @@ impl Pe {
         // SAFETY: the caller's promise.
         args.with_bytes(self.id, &mut |args| unsafe { module.launch(name, config, args, stream) })??;
         self.wake_proxy();
-        self.note(stream);
         self.scene().board.queued(stream, name);
         Ok(())
     }
@@ -252,7 +251,6 @@ impl Pe {
     fn queued(&self, stream: &device::Stream, what: &str, queued: Result<bool, DeviceError>) -> Result<bool> {
         let queued = queued?;
         if queued {
-            self.note(stream);
             self.scene().board.queued(stream, what);
         }
         Ok(queued)

@@ -162,7 +162,7 @@ impl Pe {
         });
         let ended = if lent {
             self.synchronize_device()
-        } else if self.unread.borrow().is_empty() {
+        } else if self.scene().board.is_idle() {
             Ok(())
         } else {
             self.synchronize()

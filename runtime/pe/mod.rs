@@ -10,10 +10,8 @@ mod occupied;
 pub(crate) mod parts;
 mod symmetric;
 mod sync;
-mod unread;
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +22,6 @@ pub use init::{Joined, init};
 use loans::Loans;
 use occupied::Occupied;
 use parts::Parts;
-use unread::Unread;
 
 use crate::Result;
 use crate::abi;
@@ -105,7 +102,6 @@ pub struct Pe {
     id: PeId,
     // Dropped in this order: first what uses memory, then memory.
     wait_check: Option<WaitCheck>,
-    unread: RefCell<BTreeMap<usize, Unread>>,
     loans: Loans,
     host_ops: Arc<dyn LoadedModule>,
     collectives: OnceCell<Arc<dyn LoadedModule>>,

@@ -2,7 +2,6 @@
 
 use super::Pe;
 use super::parts::{ABORT_AT, CLAIMED_AT, ERROR_AT, REPORT_BYTES};
-use super::unread::Unread;
 use crate::Result;
 use crate::abi::{self, ErrorRecord};
 use crate::bootstrap::BootstrapError;
@@ -40,12 +39,13 @@ impl Pe {
     /// # }
     /// ```
     pub fn synchronize(&self) -> Result<()> {
-        let streams: Vec<Stream> = {
-            let unread = self.unread.borrow();
-            let others = unread.values().map(|unread| unread.stream.clone()).filter(|stream| stream.key() != 0);
-            others.chain([Stream::OWN]).collect()
-        };
-        if streams.len() == 1 { self.wait(Wait::Own) } else { self.wait(Wait::Launched(&streams)) }
+        let mut streams = self.scene().board.streams();
+        streams.retain(|stream| stream.key() != Stream::OWN.key());
+        if streams.is_empty() {
+            return self.wait(Wait::Own);
+        }
+        streams.push(Stream::OWN);
+        self.wait(Wait::Launched(&streams))
     }
 
     /// Waits until everything on the device that this process started has ended, as
@@ -95,14 +95,11 @@ impl Pe {
         {
             network.forget_idle(&self.state)?;
         }
-        let earlier = self.take_unread(wait);
         let fault = self.take_fault(&report)?;
         self.dump_deadline(fault.as_ref(), ended.as_ref().err());
-        board.ended(wait);
+        let earlier = board.ended(wait);
         if let Some(fault) = fault.as_ref().filter(|fault| fault.ends_waits()) {
-            for other in self.unread.borrow_mut().values_mut() {
-                other.fault.get_or_insert_with(|| fault.clone());
-            }
+            board.failed(fault);
         }
         if let Some(failure) = self.bootstrap.failure() {
             self.watched.settle_failure();
@@ -152,28 +149,6 @@ impl Pe {
             }
         }
         error
-    }
-
-    /// Remembers that there is work on a stream.
-    pub(super) fn note(&self, stream: &Stream) {
-        let new = || Unread { stream: stream.clone(), fault: None };
-        self.unread.borrow_mut().entry(stream.key()).or_insert_with(new);
-    }
-
-    /// Forgets the streams that were waited for. Returns an error that another stream's
-    /// `synchronize` found while they had work.
-    fn take_unread(&self, wait: Wait<'_>) -> Option<DeviceFault> {
-        let mut unread = self.unread.borrow_mut();
-        let mut take = |stream: &Stream| unread.remove(&stream.key()).and_then(|unread| unread.fault);
-        match wait {
-            Wait::Own => take(&Stream::OWN),
-            Wait::Stream(stream) => take(stream),
-            Wait::Launched(streams) => streams.iter().fold(None, |first, stream| {
-                let fault = take(stream);
-                first.or(fault)
-            }),
-            Wait::Everything => std::mem::take(&mut *unread).into_values().find_map(|unread| unread.fault),
-        }
     }
 
     /// Returns the error that device code recorded in the beginning of its control block, if there

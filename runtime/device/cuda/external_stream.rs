@@ -97,7 +97,7 @@ impl ExternalStream {
     }
 
     /// Returns what the PE has put there.
-    pub(super) fn queue(&self) -> &Queue {
+    pub(super) fn queue(&self) -> &Arc<Queue> {
         &self.queue
     }
 

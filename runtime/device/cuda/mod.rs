@@ -491,13 +491,9 @@ impl Device for CudaDevice {
         let here = |raw| unsafe { start_copy(beside, raw) };
         // SAFETY: as above.
         let there = || copies.iter().try_for_each(|copy| unsafe { start_copy(*copy, raw) });
-        let own;
         let queue = match on {
-            Some(stream) => stream.queue(),
-            None => {
-                own = self.stream.queues().of(raw).map_err(failed)?;
-                &*own
-            }
+            Some(stream) => Arc::clone(stream.queue()),
+            None => self.stream.queues().of(raw).map_err(failed)?,
         };
         // SAFETY: streams that a PE is called with exist; this one is not capturing.
         let forked = unsafe { queue.fork(self.stream.context(), raw, here, there) };
