@@ -123,14 +123,12 @@ impl Admission {
     /// The reason, as the end of the sentence "the connection ...".
     pub(super) fn check(&self, stream: &TcpStream) -> Result<(), String> {
         let Self::SameUser { nodes, .. } = self else { return Ok(()) };
-        let problem = |error: &dyn Display| format!("cannot be told from a stranger's: {error}");
-        let theirs = canonical(stream.peer_addr().map_err(|error| problem(&error))?);
-        let own = canonical(stream.local_addr().map_err(|error| problem(&error))?);
+        let theirs = canonical(stream.peer_addr().map_err(unknown)?);
+        let own = canonical(stream.local_addr().map_err(unknown)?);
         let user = rustix::process::geteuid().as_raw();
-        let is_here = is_here(theirs.ip()).map_err(|error| problem(&error))?;
+        let is_here = is_here(theirs.ip()).map_err(unknown)?;
         let looks = if is_here { LOOKS } else { 1 };
-        let owner = owner(looks, |path| std::fs::read_to_string(path), (theirs, own));
-        match owner.map_err(|error| problem(&error))? {
+        match owner(looks, |path| std::fs::read_to_string(path), (theirs, own)).map_err(unknown)? {
             Some(owner) if owner == user => Ok(()),
             Some(owner) => Err(format!("is of user {owner}, the job of user {user}")),
             None if is_here => Err("is of no process here: it is gone, or in another network namespace".to_owned()),
@@ -173,6 +171,11 @@ pub fn read_secret(path: &Path) -> Result<Vec<u8>, BootstrapError> {
         )
     };
     Err(BootstrapError::system(what())(io::Error::new(io::ErrorKind::InvalidInput, problem)))
+}
+
+/// Returns why a connection cannot be judged.
+fn unknown(error: impl Display) -> String {
+    format!("cannot be told from a stranger's: {error}")
 }
 
 fn canonical(address: SocketAddr) -> SocketAddr {
