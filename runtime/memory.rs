@@ -152,7 +152,7 @@ impl AddAssign for MemoryBytes {
 /// let memory = pe.memory();
 /// assert!(memory.of(MemoryKind::Staging).total() >= 1 << 20);
 /// assert_eq!(memory.iter().map(|(_, bytes)| bytes.total()).sum::<u64>(), memory.all().total());
-/// println!("{memory}"); // heap 64.0 MiB, teams 2.1 MiB, ...
+/// println!("{memory}"); // heap 64.0 MiB, teams 2.4 MiB, ...
 /// # pe.finalize()
 /// # }
 /// ```

@@ -50,7 +50,7 @@ macro_rules! splits {
             #[test]
             fn $name() {
                 // The workspaces of 32 teams have room for as many blocks in a heap of 512 MiB.
-                counts_as_the_model($nodes, Transport::$transport, "32");
+                counts_as_the_model($nodes, Transport::$transport, "36");
             }
         )*
     };

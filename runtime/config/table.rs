@@ -331,7 +331,7 @@ variables! {
     /// `fcollect` and `alltoall` (see `teams.md`), and other collectives have one block. The number
     /// is halved until the workspaces of `OXSHMEM_MAX_TEAMS` teams take at most an eighth of
     /// `OXSHMEM_HEAP_MAX`. On the `cpu` device it is the most blocks.
-    "OXSHMEM_COLLECTIVES_SMS" copy collectives_sms: u32 = 64, Limits::Range(0, 128);
+    "OXSHMEM_COLLECTIVES_SMS" copy collectives_sms: u32 = 72, Limits::Range(0, 128);
     /// Deadline of every wait for another PE, on the device and on the host; after it the operation
     /// ends with an error.
     "OXSHMEM_TIMEOUT" copy timeout: Duration = Duration::from_secs(30), Limits::Range(1_000, 24 * HOUR);

@@ -513,6 +513,10 @@ mod tests {
         assert_eq!(plan(&three, Collective::Reduce, mib, mib), Plan::Blocks(64, Push));
         assert_eq!(plan(&three, Collective::Broadcast, 200 * KIB, 200 * KIB), Plan::Blocks(64, Packets));
         assert_eq!(plan(&three, Collective::Broadcast, 512 * KIB, 512 * KIB), Plan::Blocks(64, Relay));
+        let default = Shape::new(4, 1, crate::config::Config::default().collectives_sms());
+        let four = Chooser::new(default, &Collectives::default());
+        let blocks = default.blocks;
+        assert_eq!(plan(&four, Collective::Broadcast, 512 * KIB, 512 * KIB), Plan::Blocks(blocks, Relay));
         let eight = chooser(8, "");
         assert_eq!(plan(&eight, Collective::Reduce, 64 * KIB, 64 * KIB), Plan::Blocks(57, Packets));
         assert_eq!(plan(&eight, Collective::Reduce, 128 * KIB, 128 * KIB), Plan::Blocks(15, Relay));
