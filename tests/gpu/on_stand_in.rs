@@ -80,6 +80,12 @@ fn adopt(pe: &Pe, raw: CUstream) -> Stream {
     unsafe { pe.stream_from_raw(raw.cast()) }.unwrap()
 }
 
+/// Creates a stream of the program, which the PE follows.
+fn followed(pe: &Pe) -> (CUstream, Stream) {
+    let raw = create(pe);
+    (raw, adopt(pe, raw))
+}
+
 fn memory(pe: &Pe) -> oxshmem::Result<(SymmetricSlice<u64>, SymmetricSlice<u64>, SymmetricSlice<u64>)> {
     Ok((pe.alloc(MANY)?, pe.alloc(MANY)?, pe.alloc(2)?))
 }
@@ -149,8 +155,7 @@ pub fn words() -> Outcome {
     let pe = init()?;
     let driver = StandIn::loaded();
     let (to, from, cells) = memory(&pe)?;
-    let raw = create(&pe);
-    let stream = adopt(&pe, raw);
+    let (raw, stream) = followed(&pe);
     let on = pe.on(&stream);
     let expected = match std::env::var("STAND_IN_GPU").as_deref() {
         Ok("reads-host") => "store 8",
@@ -173,8 +178,7 @@ pub fn captured() -> Outcome {
     let pe = init()?;
     let driver = StandIn::loaded();
     let (to, from, cells) = memory(&pe)?;
-    let raw = create(&pe);
-    let stream = adopt(&pe, raw);
+    let (raw, stream) = followed(&pe);
     let on = pe.on(&stream);
     driver.calls(raw);
     (driver.capture)(raw, 1);
@@ -209,8 +213,7 @@ pub fn copied() -> Outcome {
     let driver = StandIn::loaded();
     let (team, n) = (pe.team_world(), pe.n_pes());
     let (to, from) = (pe.alloc::<u64>(n * MANY)?, pe.alloc::<u64>(MANY)?);
-    let raw = create(&pe);
-    let stream = adopt(&pe, raw);
+    let (raw, stream) = followed(&pe);
     let [meets, ends] = ["fcollect_copy", "copied"].map(|name| format!("launch oxshmem_host_{name}"));
     let ends = [ends, "record".to_owned()];
     let copy = format!("copy {}", 8 * MANY);
