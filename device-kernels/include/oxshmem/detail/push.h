@@ -111,16 +111,18 @@ OXSHMEM_OUTLINE void scatter(Session session, char *dst, const char *src, uint64
     }
 }
 
-// Combines [first, last) of all members' src in the order of the members, and stores it `shift`
-// bytes before that in dst: in all members' or in this member's own. A lane has `kUnits` pieces of
-// each of `kMembers` members under way at once. It requests its own member's piece and those of the
-// members behind it first, so that the members do not all load from the same one at a time.
-template <class Scope, int kMembers, uint32_t kUnits, class Combine>
-OXSHMEM_OUTLINE void combine_share(Session session, void *dst, const void *src, Share share, uint64_t shift, bool to_all,
-                                   Combine combine) {
+// Combines what all members' src have from `first` to `last`, in the order of the members, and
+// stores it `shift` bytes before that in dst: in all members' or in this member's own. `first` is
+// the calling lane's first piece. A lane has `kUnits` pieces of each of `kMembers` members under
+// way at once. Where several blocks combine, a lane requests its own member's piece and those of
+// the members after it first, so that the members do not all load from the same one at a time.
+// `kWhole`: all pieces are whole and aligned.
+template <class Scope, int kMembers, uint32_t kUnits, bool kWhole, class Combine>
+OXSHMEM_DEVICE void combine_pieces(const Session &session, void *dst, const void *src, uint64_t first, uint64_t last,
+                                   uint64_t shift, bool to_all, const Combine &combine) {
     const TeamView &team = session.team;
     const uint64_t step = static_cast<uint64_t>(Scope::size()) * kPiece;
-    for (uint64_t first = share.first + Scope::rank() * kPiece; first < share.last; first += step * kUnits) {
+    for (; first < last; first += step * kUnits) {
         Accumulator<Combine> sums[kUnits];
         for (int group = 0; group < team.n; group += kMembers) {
             vec16 values[kMembers][kUnits] = {};
@@ -132,20 +134,24 @@ OXSHMEM_OUTLINE void combine_share(Session session, void *dst, const void *src, 
                         OXSHMEM_UNROLL
                         for (uint32_t u = 0; u < kUnits; ++u) {
                             const uint64_t at = first + u * step;
-                            if (at < share.last) {
-                                values[m][u] = load_piece(from + at, share.last - at);
+                            if (at < last) {
+                                values[m][u] = kWhole ? port::load_vec(from + at) : load_piece(from + at, last - at);
                             }
                         }
                     }
                 }
             };
-            request(team.me, team.n);
-            request(0, team.me);
+            if constexpr (kSeveralBlocks<Scope>) {
+                request(team.me, team.n);
+                request(0, team.me);
+            } else {
+                request(0, team.n);
+            }
             OXSHMEM_UNROLL
             for (int m = 0; m < kMembers; ++m) {
                 OXSHMEM_UNROLL
                 for (uint32_t u = 0; u < kUnits; ++u) {
-                    if (group + m < team.n && first + u * step < share.last) {
+                    if (group + m < team.n && first + u * step < last) {
                         if (group + m == 0) {
                             sums[u].begin(values[m][u]);
                         } else {
@@ -165,12 +171,34 @@ OXSHMEM_OUTLINE void combine_share(Session session, void *dst, const void *src, 
             OXSHMEM_UNROLL
             for (uint32_t u = 0; u < kUnits; ++u) {
                 const uint64_t at = first + u * step;
-                if (at < share.last) {
-                    store_piece(to + (at - shift), results[u], share.last - at);
+                if (at < last && kWhole) {
+                    port::store_vec(to + (at - shift), results[u]);
+                } else if (at < last) {
+                    store_piece(to + (at - shift), results[u], last - at);
                 }
             }
         }
     }
+}
+
+// Combines a share. What is whole and aligned needs no branch for each piece, which would keep the
+// lane from requesting the next one.
+template <class Scope, int kMembers, uint32_t kUnits, class Combine>
+OXSHMEM_OUTLINE void combine_share(Session session, void *dst, const void *src, Share share, uint64_t shift, bool to_all,
+                                   Combine combine) {
+    const uint64_t places = reinterpret_cast<uint64_t>(dst) | reinterpret_cast<uint64_t>(src);
+    uint64_t first = share.first + Scope::rank() * kPiece;
+    if (((places | share.first | shift) & (kPiece - 1)) == 0) {
+        const uint64_t whole = share.last - (share.last & (kPiece - 1));
+        combine_pieces<Scope, kMembers, kUnits, true>(session, dst, src, first, whole, shift, to_all, combine);
+        if (whole == share.last) {
+            return;
+        }
+        // What is left is the piece of one lane.
+        const bool is_own = (whole - share.first) / kPiece % Scope::size() == Scope::rank();
+        first = is_own ? whole : share.last;
+    }
+    combine_pieces<Scope, kMembers, kUnits, false>(session, dst, src, first, share.last, shift, to_all, combine);
 }
 
 // Stores [first, last) of this member's dst to the same place in all others'. Each lane handles the
