@@ -258,19 +258,18 @@ unsafe fn start_copy(DeviceCopy { to, from, bytes }: DeviceCopy, stream: CUstrea
 }
 
 impl CudaDevice {
-    /// Queues the store of a word of 1, 2, 4 or 8 bytes, after what the stream has written before.
-    /// `after_copy`: the last that the PE has queued there is a copy by a copy engine. The context
-    /// must be current.
+    /// Queues the store of a word of 1, 2, 4 or 8 bytes, after what the stream has written before;
+    /// `false`, and nothing is queued, if that takes a kernel. `after_copy`: the last that the PE
+    /// has queued there is a copy by a copy engine. The context must be current.
     ///
     /// # Safety
-    /// What [`Device::store_on`] says; the stream exists and is not capturing; and for words of 8
-    /// bytes it stores them itself if the GPU reads the host's memory late.
+    /// What [`Device::store_on`] says; the stream exists and is not capturing.
     unsafe fn start_store(
         &self,
         (to, word, bytes): (u64, u64, u64),
         after_copy: bool,
         raw: CUstream,
-    ) -> Result<(), DriverError> {
+    ) -> Result<bool, DriverError> {
         // Without a flag the store comes after what the stream has written before, as copies and
         // fills do.
         const ORDERED: u32 = 0;
@@ -280,29 +279,31 @@ impl CudaDevice {
         let value = (&raw const word).cast();
         #[allow(clippy::cast_possible_truncation)] // To the bytes that the word has.
         // SAFETY: the caller's promise. Fills and the stream's stores take the word as an argument.
-        // A GPU that does not read pageable memory by itself cannot copy it later than in this
-        // call, in which the driver takes it.
+        // The driver takes it in the call that queues a copy, unless the GPU itself reads the
+        // host's memory, which may be later.
         unsafe {
             match bytes {
                 1 => driver!(cuMemsetD8Async(to, word as u8, 1, raw)),
                 2 => driver!(cuMemsetD16Async(to, word as u16, 1, raw)),
                 4 => driver!(cuMemsetD32Async(to, word as u32, 1, raw)),
                 _ if by_stream => driver!(cuStreamWriteValue64_v2(raw, to, word, ORDERED)),
+                _ if self.reads_host_late => return Ok(false),
                 _ => driver!(cuMemcpyHtoDAsync_v2(to, value, size_of::<u64>(), raw)),
             }
         }
+        .map(|()| true)
     }
 
     /// Queues a transfer by `start`, which takes the stream's handle and is told before whether the
     /// last that the PE has queued there is a copy by a copy engine. `false`, and nothing is
-    /// queued, if the stream is being captured and `in_graphs` is not set. `what`: the error
-    /// without the driver's reason.
+    /// queued, if `start` returns that, or if the stream is being captured and `in_graphs` is not
+    /// set. `what`: the error without the driver's reason.
     fn queue(
         &self,
         stream: &super::Stream,
         (transfer, in_graphs): (Transfer, bool),
         what: &str,
-        start: impl FnOnce(bool, CUstream) -> Result<(), DriverError>,
+        start: impl FnOnce(bool, CUstream) -> Result<bool, DriverError>,
     ) -> Result<bool, DeviceError> {
         let (on, raw) = target(&self.stream, stream)?;
         let _entered = self.stream.enter_to_queue()?;
@@ -312,7 +313,9 @@ impl CudaDevice {
             return Ok(false);
         }
         let queued = launched(&self.stream, on);
-        start(queued.ends_with_copy(), raw).map_err(failed)?;
+        if !start(queued.ends_with_copy(), raw).map_err(failed)? {
+            return Ok(false);
+        }
         queued.note_transfer(transfer, captures);
         on.map_or(Ok(()), |on| on.mark_knowing(&self.stream, captures)).map_err(failed)?;
         Ok(true)
@@ -470,7 +473,7 @@ impl Device for CudaDevice {
 
     unsafe fn copy_on(&self, stream: &super::Stream, copy: DeviceCopy, in_graphs: bool) -> Result<bool, DeviceError> {
         // SAFETY: the caller's promise; streams that a PE is called with exist.
-        let start = |_, raw| unsafe { start_copy(copy, raw) };
+        let start = |_, raw| unsafe { start_copy(copy, raw) }.map(|()| true);
         self.queue(stream, (Transfer::Copy, in_graphs), "cannot queue a copy", start)
     }
 
@@ -505,9 +508,6 @@ impl Device for CudaDevice {
     }
 
     unsafe fn store_on(&self, stream: &super::Stream, to: u64, word: u64, bytes: u64) -> Result<bool, DeviceError> {
-        if bytes == 8 && self.reads_host_late && !self.has_stream_stores {
-            return Ok(false);
-        }
         // The driver would read a word of 8 bytes when the graph runs, so what is captured is a
         // kernel, for all words alike.
         //
