@@ -37,6 +37,7 @@ fn passes(case: Job) {
 }
 
 cases! {
+    a_module_that_says_so_is_launched_early: "early_on_stand_in", 1;
     an_own_part_is_copied_beside_others: "copied_on_stand_in", 2, "OXSHMEM_COLLECTIVES" = "fcollect=copy";
     calls_are_queued_and_followed_1: "queued_on_stand_in", 1;
     calls_are_queued_and_followed_2: "queued_on_stand_in", 2;

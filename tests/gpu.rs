@@ -30,6 +30,8 @@ cases! {
     context_lost: "context_lost", 1;
     cudarc_api_1: "cudarc_api", 1;
     cudarc_api_2: "cudarc_api", 2;
+    follows_1: "follows", 1;
+    follows_2: "follows", 2;
     launches: "launches", 1;
     linked_deadline: "linked_deadline", 1;
     modules: "modules", 1;

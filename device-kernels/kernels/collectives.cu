@@ -6,11 +6,14 @@
 #include <oxshmem/detail/reduce_numbered.h>
 #include <oxshmem/oxshmem.h>
 
+OXSHMEM_SYNCS_GRID_DEPENDENCY;
+
 // `call`: abi::Call. `n`: bytes, but elements for alltoalls and reductions. `first` and `second`:
 // the root, or the strides of dst and src in elements. `kind`: bytes of an element, or its
 // abi::Type. `op`: abi::ReduceOp.
 OXSHMEM_KERNEL(oxshmem_host_collective, uint32_t call, int team, void *dst, const void *src, uint64_t n, int64_t first,
                int64_t second, uint32_t kind, uint32_t op) {
+    oxshmem::port::grid_dependency_sync();
     using namespace oxshmem;
     switch (static_cast<abi::Call>(call)) {
     case abi::Call::none:
@@ -83,36 +86,47 @@ OXSHMEM_DEVICE Caller by_shares_or_one_shot(uint32_t algorithm) {
 } // namespace oxshmem::detail
 
 OXSHMEM_BY_BLOCKS(oxshmem_host_broadcast_packets) {
+    oxshmem::port::grid_dependency_sync();
     oxshmem::detail::ByBlocks{team, dst, src, n}.broadcast(first, oxshmem::detail::Caller::packets);
 }
 OXSHMEM_BY_BLOCKS(oxshmem_host_broadcast_push) {
+    oxshmem::port::grid_dependency_sync();
     oxshmem::detail::ByBlocks{team, dst, src, n}.broadcast(first, oxshmem::detail::Caller::push);
 }
 OXSHMEM_BY_BLOCKS(oxshmem_host_broadcast_relay) {
+    oxshmem::port::grid_dependency_sync();
     oxshmem::detail::ByBlocks{team, dst, src, n}.broadcast(first, oxshmem::detail::Caller::relay);
 }
 OXSHMEM_BY_BLOCKS(oxshmem_host_broadcast_copy) {
+    oxshmem::port::grid_dependency_sync();
     oxshmem::detail::ByBlocks{team, dst, src, n}.broadcast(first, oxshmem::detail::Caller::copy_engines);
 }
 OXSHMEM_BY_BLOCKS(oxshmem_host_fcollect_packets) {
+    oxshmem::port::grid_dependency_sync();
     oxshmem::detail::ByBlocks{team, dst, src, n}.fcollect(oxshmem::detail::Caller::packets);
 }
 OXSHMEM_BY_BLOCKS(oxshmem_host_fcollect_push) {
+    oxshmem::port::grid_dependency_sync();
     oxshmem::detail::ByBlocks{team, dst, src, n}.fcollect(oxshmem::detail::Caller::push);
 }
 OXSHMEM_BY_BLOCKS(oxshmem_host_fcollect_copy) {
+    oxshmem::port::grid_dependency_sync();
     oxshmem::detail::ByBlocks{team, dst, src, n}.fcollect(oxshmem::detail::Caller::copy_engines);
 }
 OXSHMEM_BY_BLOCKS(oxshmem_host_alltoall_packets) {
+    oxshmem::port::grid_dependency_sync();
     oxshmem::detail::ByBlocks{team, dst, src, n}.alltoall(oxshmem::detail::Caller::packets);
 }
 OXSHMEM_BY_BLOCKS(oxshmem_host_alltoall_push) {
+    oxshmem::port::grid_dependency_sync();
     oxshmem::detail::ByBlocks{team, dst, src, n}.alltoall(oxshmem::detail::Caller::push);
 }
 OXSHMEM_BY_BLOCKS(oxshmem_host_alltoall_copy) {
+    oxshmem::port::grid_dependency_sync();
     oxshmem::detail::ByBlocks{team, dst, src, n}.alltoall(oxshmem::detail::Caller::copy_engines);
 }
 OXSHMEM_BOUNDED_KERNEL(512, oxshmem_host_copied, uint32_t call, oxshmem::abi::KnownTeam team) {
+    oxshmem::port::grid_dependency_sync();
     using namespace oxshmem::abi;
     const Op op = call == static_cast<uint32_t>(Call::broadcast)  ? Op::broadcast
                   : call == static_cast<uint32_t>(Call::fcollect) ? Op::fcollect
@@ -120,6 +134,7 @@ OXSHMEM_BOUNDED_KERNEL(512, oxshmem_host_copied, uint32_t call, oxshmem::abi::Kn
     oxshmem::detail::end_copies<oxshmem::detail::opening_blocks>(team, op, static_cast<Call>(call));
 }
 OXSHMEM_BY_BLOCKS(oxshmem_host_alltoalls_push) {
+    oxshmem::port::grid_dependency_sync();
     oxshmem::detail::alltoalls_bytes<oxshmem::detail::opening_blocks>(
         team, dst, src, static_cast<ptrdiff_t>(first), static_cast<ptrdiff_t>(second), n, kind, oxshmem::detail::Caller::push);
 }
@@ -127,6 +142,7 @@ OXSHMEM_BY_BLOCKS(oxshmem_host_alltoalls_push) {
 // Reductions with what `...` makes of `type` and `which`.
 #define OXSHMEM_REDUCE_BY_BLOCKS_AND(name, caller, ...)                                                                        \
     OXSHMEM_BY_BLOCKS(name) {                                                                                                  \
+        oxshmem::port::grid_dependency_sync();                                                                                 \
         using namespace oxshmem;                                                                                               \
         using namespace oxshmem::detail;                                                                                       \
         [[maybe_unused]] const Type type = static_cast<Type>(kind);                                                            \

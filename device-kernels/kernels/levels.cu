@@ -7,6 +7,8 @@
 #include <oxshmem/detail/reduce_numbered.h>
 #include <oxshmem/oxshmem.h>
 
+OXSHMEM_SYNCS_GRID_DEPENDENCY;
+
 namespace oxshmem::detail {
 
 struct ReduceByLevels {
@@ -26,6 +28,7 @@ struct ReduceByLevels {
 // meets block b of the other members.
 OXSHMEM_BOUNDED_KERNEL(512, oxshmem_host_collective_by_levels, uint32_t call, int team, void *dst, const void *src, uint64_t n,
                        int64_t first, int64_t second, uint32_t kind, uint32_t op) {
+    oxshmem::port::grid_dependency_sync();
     using namespace oxshmem;
     switch (static_cast<abi::Call>(call)) {
     case abi::Call::broadcast:

@@ -16,7 +16,7 @@ pub fn launches() -> Outcome {
     let module = pe.load(&GPU)?;
     match module.kernel("sum") {
         Err(Error::Device(DeviceError::Module { source: ModuleError::NoKernel { known, .. }, .. })) => {
-            assert_eq!(known, "busy, put_from, store_to, sum_shared, wait_for_signal, who_am_i");
+            assert_eq!(known, "busy, put_from, store_late, store_to, sum_shared, wait_for_signal, who_am_i");
         }
         other => panic!("{other:?}"),
     }

@@ -33,6 +33,8 @@ const CASES: &[Case] = &[
     ("copied_on_stand_in", on_stand_in::copied),
     ("cudarc_api", interop::cudarc_api),
     ("context_lost", running::context_lost),
+    ("early_on_stand_in", on_stand_in::early),
+    ("follows", streams::follows),
     ("held_on_stand_in", on_stand_in::held),
     ("killed", running::killed),
     ("launches", limits::launches),

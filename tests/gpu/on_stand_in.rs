@@ -7,10 +7,10 @@ use std::time::Duration;
 use cudarc::driver::sys::{self, CUstream};
 use oxshmem::by_address::put_word;
 use oxshmem::device::DeviceError;
-use oxshmem::{Config, Error, Operations, Pe, Stream, SymmetricSlice};
+use oxshmem::{Config, Error, LaunchConfig, Operations, Pe, Stream, SymmetricSlice};
 
 use crate::streams::works;
-use crate::{Outcome, init, init_with};
+use crate::{GPU, Outcome, init, init_with};
 
 /// `CU_STREAM_PER_THREAD` of cuda.h.
 const PER_THREAD: CUstream = 2 as CUstream;
@@ -170,6 +170,33 @@ pub fn words() -> Outcome {
     assert_eq!(driver.calls(raw), ["copy 8", "record", expected, "record"]);
     put_word(&on, cells.address(), 1, 4, 0)?;
     assert_eq!(driver.calls(raw), ["set 4", "record"]);
+    Ok(pe.finalize()?)
+}
+
+/// `early_on_stand_in`: the GPU may launch the kernels of a module early if the module says that
+/// they wait for what they follow, as those of the library do where they are compiled for sm_90.
+pub fn early() -> Outcome {
+    let pe = init()?;
+    let driver = StandIn::loaded();
+    let (raw, stream) = followed(&pe);
+    let (_, ptx) = GPU.ptx.first().ok_or("no PTX")?;
+    let grid = LaunchConfig::linear(1, 1);
+    for (says, launch) in
+        [("", "launch busy"), (".global .align 1 .u8 oxshmem_syncs_grid_dependency = 1;", "launch busy early")]
+    {
+        let mut module = GPU;
+        let ptx: &'static str = format!("{ptx}\n{says}\n").leak();
+        module.ptx = vec![(80, ptx)].leak();
+        module.cubins = &[];
+        let busy = pe.load(Box::leak(Box::new(module)))?.kernel("busy")?;
+        driver.calls(raw);
+        // SAFETY: the stand-in executes nothing.
+        unsafe {
+            busy.launch(&pe.on(&stream), grid, (0u64,))?;
+            busy.launch(&pe.on(&stream), LaunchConfig { cooperative: true, ..grid }, (0u64,))?;
+        }
+        assert_eq!(driver.calls(raw), [launch, "record", "launch busy together", "record"]);
+    }
     Ok(pe.finalize()?)
 }
 

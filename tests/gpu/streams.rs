@@ -170,6 +170,134 @@ pub fn callers_streams() -> Outcome {
     Ok(pe.finalize()?)
 }
 
+/// Kernels of the library, which a GPU may launch before what they follow on their stream has
+/// ended, see all of it; and what follows them leaves their memory alone until they have ended. In
+/// dev builds, whose PTX is for sm_80, the GPU launches none of them early.
+pub fn follows() -> Outcome {
+    const ROUNDS: usize = 300;
+    let context = CudaContext::new(0)?;
+    let (theirs, other) = (context.new_stream()?, context.new_stream()?);
+    let pe = init()?;
+    let (me, n) = (pe.my_pe(), pe.n_pes());
+    let next = (me + 1) % n;
+    let (source, inbox, signal) = (pe.alloc::<u64>(1)?, pe.alloc::<u64>(ROUNDS)?, pe.alloc::<u64>(2)?);
+    let (words, relayed) = (pe.alloc::<u64>(ROUNDS)?, pe.alloc::<u64>(ROUNDS)?);
+    let long = pe.alloc::<u64>(2 * WORDS)?;
+    let store_late = pe.load(&GPU)?.kernel("store_late")?;
+    let (mut blocking, mut event) = (std::ptr::null_mut(), std::ptr::null_mut());
+    context.bind_to_thread()?;
+    // SAFETY: writes handles.
+    unsafe {
+        works(sys::cuStreamCreate(&raw mut blocking, 0));
+        works(sys::cuEventCreate(&raw mut event, 2)); // without a time
+    }
+    // SAFETY: streams of the PE's context.
+    let stream = |raw: sys::CUstream| unsafe { pe.stream_from_raw(raw.cast()) };
+    let (legacy, per_thread) = (std::ptr::null_mut(), 2 as sys::CUstream);
+    let word = |pe: usize, round: usize| (pe as u64) << 32 | (1 + round as u64);
+    // `from`: the PE whose words have arrived, counted back from this one.
+    let passed_from = |from: usize, what: &str| {
+        pe.barrier_all()?;
+        let expected: Vec<u64> = (0..ROUNDS).map(|round| word((me + 2 * n - from) % n, round)).collect();
+        assert_eq!(pe.read(&inbox)?, expected, "{what}");
+        pe.write(&inbox, &[0; ROUNDS])?;
+        pe.barrier_all()
+    };
+    let passed = |what: &str| passed_from(1, what);
+    // A kernel of the program stores a word on one stream, and a kernel of the library puts it on
+    // another one, which waits for the first if it has to be told.
+    let turn = |stores: sys::CUstream, puts: sys::CUstream, waits: bool, round: usize| {
+        let ns = (round as u64 % 7) * 5_000;
+        let args = (source.address(), word(me, round), ns);
+        // SAFETY: the kernel stores a word of the heap; streams and the event exist.
+        unsafe {
+            store_late.launch(&pe.on(&stream(stores)?), ONE, args)?;
+            if waits {
+                works(sys::cuEventRecord(event, stores));
+                works(sys::cuStreamWaitEvent(puts, event, 0));
+            }
+        }
+        let place = inbox.view(round..=round);
+        pe.on(&stream(puts)?).put_signal(place, &source, signal.signal(0).add(1), next)?;
+        if waits {
+            // SAFETY: as above.
+            unsafe {
+                works(sys::cuEventRecord(event, puts));
+                works(sys::cuStreamWaitEvent(stores, event, 0));
+            }
+        }
+        Ok::<(), Box<dyn std::error::Error>>(())
+    };
+    let (theirs, other) = (theirs.cu_stream(), other.cu_stream());
+    let cases = [
+        ("the same stream", theirs, theirs, false),
+        ("the legacy default stream", legacy, legacy, false),
+        ("the default stream of the thread", per_thread, per_thread, false),
+        ("another stream", other, theirs, true),
+        ("a stream that the default stream waits for", blocking, legacy, false),
+        ("the default stream, which a stream waits for", legacy, blocking, false),
+    ];
+    for (what, stores, puts, waits) in cases {
+        (0..ROUNDS).try_for_each(|round| turn(stores, puts, waits, round))?;
+        pe.synchronize_device()?;
+        passed(what)?;
+    }
+    // After a copy, and before another one.
+    for round in 0..ROUNDS {
+        // SAFETY: as above; copies within the heap.
+        unsafe {
+            let last = long.address() + 8 * (WORDS as u64 - 1);
+            store_late.launch(&pe.on(&stream(theirs)?), ONE, (last, word(me, round), 1_000u64))?;
+            let bytes = 8 * WORDS;
+            works(sys::cuMemcpyDtoDAsync_v2(long.address() + bytes as u64, long.address(), bytes, theirs));
+            works(sys::cuMemcpyDtoDAsync_v2(source.address(), last + bytes as u64, 8, theirs));
+        }
+        let place = inbox.view(round..=round);
+        pe.on(&stream(theirs)?).put_signal(place, &source, signal.signal(0).add(1), next)?;
+        // SAFETY: as above.
+        unsafe { works(sys::cuMemsetD8Async(source.address(), 0xff, 8, theirs)) };
+    }
+    pe.synchronize_device()?;
+    passed("copies")?;
+    // What the PE before has sent, which a kernel of the library has waited for, is passed on.
+    pe.write(&words, &(0..ROUNDS).map(|round| word(me, round)).collect::<Vec<u64>>())?;
+    pe.barrier_all()?;
+    for round in 0..ROUNDS {
+        let (stream, turn) = (stream(theirs)?, 1 + round as u64);
+        let (on, place) = (pe.on(&stream), || round..=round);
+        on.put_signal(relayed.view(place()), words.view(place()), signal.signal(1).set(turn), next)?;
+        on.signal_wait_until(signal.signal(1), Compare::Ge, turn)?;
+        on.put_signal(inbox.view(place()), relayed.view(place()), signal.signal(0).add(1), next)?;
+    }
+    pe.synchronize_device()?;
+    passed_from(2, "what was received")?;
+    // Graphs, with a second stream that is forked and joined.
+    for (what, puts) in [("a graph", theirs), ("a graph with two streams", other)] {
+        // SAFETY: graph and executable graph are used as cuda.h says.
+        unsafe {
+            let (mut graph, mut executable) = (std::ptr::null_mut(), std::ptr::null_mut());
+            let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+            works(sys::cuStreamBeginCapture_v2(theirs, mode));
+            (0..ROUNDS).try_for_each(|round| turn(theirs, puts, puts != theirs, round))?;
+            works(sys::cuStreamEndCapture(theirs, &raw mut graph));
+            works(sys::cuGraphInstantiateWithFlags(&raw mut executable, graph, 0));
+            for _ in 0..3 {
+                works(sys::cuGraphLaunch(executable, theirs));
+                pe.synchronize_device()?;
+                passed(what)?;
+            }
+            works(sys::cuGraphExecDestroy(executable));
+            works(sys::cuGraphDestroy(graph));
+        }
+    }
+    // SAFETY: nothing uses them any more.
+    unsafe {
+        works(sys::cuEventDestroy_v2(event));
+        works(sys::cuStreamDestroy_v2(blocking));
+    }
+    Ok(pe.finalize()?)
+}
+
 /// A module that the program loads through the driver API can be given the PE's state.
 pub fn own_modules() -> Outcome {
     let context = CudaContext::new(0)?;

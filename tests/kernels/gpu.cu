@@ -20,6 +20,19 @@ OXSHMEM_KERNEL(busy, uint64_t ns) {
     }
 }
 
+// Stores a word after `ns` nanoseconds. From the start it lets the GPU launch a following kernel
+// that waits by itself.
+OXSHMEM_KERNEL(store_late, uint64_t *to, uint64_t word, uint64_t ns) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+    const uint64_t start = oxshmem::port::clock_ns();
+    while (oxshmem::port::clock_ns() - start < ns) {
+        oxshmem::port::pause();
+    }
+    *to = word;
+}
+
 // Fills `words` words of dynamic shared memory and adds them up.
 OXSHMEM_KERNEL(sum_shared, uint32_t words, uint64_t *sum) {
     OXSHMEM_DYNAMIC_SHARED(uint32_t, shared);

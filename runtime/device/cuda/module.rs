@@ -6,7 +6,8 @@ use std::ffi::{CStr, CString, c_void};
 use std::sync::Arc;
 
 use cudarc::driver::sys::{
-    self, CUdevice_attribute, CUfunction, CUfunction_attribute, CUjit_option, CUmodule, CUresult,
+    self, CUdevice_attribute, CUfunction, CUfunction_attribute, CUjit_option, CUlaunchAttribute,
+    CUlaunchAttributeID as Attribute, CUlaunchAttributeValue, CUlaunchConfig, CUmodule, CUresult,
 };
 
 use oxshmem_system::words::{const32, count32};
@@ -26,6 +27,8 @@ use crate::device::source::ModuleSource;
 
 /// The state symbol that `oxshmem/port/cuda.h` defines in every module.
 const STATE_SYMBOL: &CStr = c"oxshmem_state";
+/// The symbol that `OXSHMEM_SYNCS_GRID_DEPENDENCY` defines in a module.
+const EARLY_SYMBOL: &CStr = c"oxshmem_syncs_grid_dependency";
 /// Room for what the driver's PTX compiler says.
 pub(super) const LOG_BYTES: usize = 16 << 10;
 /// Dynamic shared memory that a kernel may have without asking for it (CUDA C++ Programming Guide,
@@ -93,17 +96,19 @@ fn library_state_symbol() -> String {
     format!("oxshmem_library_state_v{}", abi::ABI_VERSION)
 }
 
+/// Returns where a module has a symbol, and the symbol's size.
+fn find_symbol(module: CUmodule, symbol: &CStr) -> Result<(u64, usize), DriverError> {
+    let (mut address, mut bytes) = (0, 0);
+    // SAFETY: the module is loaded; writes two integers.
+    unsafe { driver!(cuModuleGetGlobal_v2(&raw mut address, &raw mut bytes, module, symbol.as_ptr())) }
+        .map(|()| (address, bytes))
+}
+
 /// Returns where a module has its state symbol, and the symbol's size.
 fn find_state(module: CUmodule) -> Result<(u64, usize), ModuleError> {
-    let (mut state, mut bytes) = (0, 0);
-    let mut find = |symbol: &CStr| {
-        // SAFETY: the module is loaded.
-        unsafe { driver!(cuModuleGetGlobal_v2(&raw mut state, &raw mut bytes, module, symbol.as_ptr())) }
-    };
-    find(STATE_SYMBOL)
-        .or_else(|error| CString::new(library_state_symbol()).map_or(Err(error), |symbol| find(&symbol)))
-        .map_err(|error| ModuleError::State { what: format!("it has no symbol oxshmem_state ({error})") })?;
-    Ok((state, bytes))
+    find_symbol(module, STATE_SYMBOL)
+        .or_else(|error| CString::new(library_state_symbol()).map_or(Err(error), |symbol| find_symbol(module, &symbol)))
+        .map_err(|error| ModuleError::State { what: format!("it has no symbol oxshmem_state ({error})") })
 }
 
 /// Refuses a symbol of another ABI, or that is none. The context must be current.
@@ -184,6 +189,9 @@ pub(super) struct CudaModule {
     raw: CUmodule,
     state: u64,
     kernels: BTreeMap<String, Kernel>,
+    /// Whether the GPU may launch the kernels before those that they follow on their streams have
+    /// ended: each of them begins by waiting for that.
+    early: bool,
     max_grid: [u32; 3],
     max_shared: usize,
     sms: Multiprocessors,
@@ -210,6 +218,7 @@ impl CudaModule {
             raw: load_image(source, ptx, architecture).map_err(refused)?,
             state: 0,
             kernels: BTreeMap::new(),
+            early: false,
             max_grid: [0; 3],
             max_shared: 0,
             sms: Multiprocessors::of(gpu).map_err(failed)?,
@@ -219,6 +228,7 @@ impl CudaModule {
         check_symbol(copies, source.name, state, bytes)?;
         module.state = state;
         module.kernels = kernels(module.raw).map_err(failed)?;
+        module.early = find_symbol(module.raw, EARLY_SYMBOL).is_ok();
         let limit = |attribute| gpu.attribute(attribute).map(i32::unsigned_abs).map_err(failed);
         module.max_grid = [
             limit(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X)?,
@@ -325,6 +335,19 @@ impl CudaModule {
         beside.map_or(Ok(()), |resident| set_aside(self.sms.carveout(blocks, block, resident).cast_signed()))
     }
 
+    /// Returns the attribute of a launch, if it has one.
+    fn attribute(&self, config: LaunchConfig) -> Option<CUlaunchAttribute> {
+        let (id, value) = if config.cooperative {
+            (Attribute::CU_LAUNCH_ATTRIBUTE_COOPERATIVE, CUlaunchAttributeValue { cooperative: 1 })
+        } else if self.early {
+            let value = CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 };
+            (Attribute::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, value)
+        } else {
+            return None;
+        };
+        Some(CUlaunchAttribute { id, pad: [0; 4], value })
+    }
+
     /// Returns what a block of a kernel takes of an SM.
     pub fn block(&self, kernel: &str, threads: u32, dynamic_shared: usize) -> Result<Block, DeviceError> {
         let Kernel { registers, static_shared, .. } = self.kernel(kernel)?;
@@ -376,22 +399,27 @@ impl LoadedModule for CudaModule {
             self.check_cooperative(name, kernel, config)?;
         }
         launched(&self.stream, on).note(name);
-        let ([gx, gy, gz], [bx, by, bz]) = (config.grid, config.block);
-        let shared_bytes = count32(config.shared_bytes);
-        let args = pointers.as_mut_ptr();
+        let mut attribute = self.attribute(config);
+        let ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]) = (config.grid, config.block);
+        let launch = CUlaunchConfig {
+            gridDimX: grid_x,
+            gridDimY: grid_y,
+            gridDimZ: grid_z,
+            blockDimX: block_x,
+            blockDimY: block_y,
+            blockDimZ: block_z,
+            sharedMemBytes: count32(config.shared_bytes),
+            hStream: raw,
+            attrs: attribute.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut),
+            numAttrs: attribute.is_some().into(),
+        };
         // SAFETY: number and sizes of the arguments are the kernel's, the driver copies them during
         // the call; that they are what the kernel needs, and that the stream exists, is the
-        // caller's promise.
-        unsafe {
-            if config.cooperative {
-                driver!(cuLaunchCooperativeKernel(kernel.raw, gx, gy, gz, bx, by, bz, shared_bytes, raw, args))
-            } else {
-                let extra = std::ptr::null_mut();
-                driver!(cuLaunchKernel(kernel.raw, gx, gy, gz, bx, by, bz, shared_bytes, raw, args, extra))
-            }
-        }
-        .and_then(|()| on.map_or(Ok(()), |on| on.mark(&self.stream)))
-        .map_err(failed)
+        // caller's promise. `attrs` points to as many attributes as `numAttrs` says, which live
+        // longer than the call.
+        unsafe { driver!(cuLaunchKernelEx(&raw const launch, kernel.raw, pointers.as_mut_ptr(), std::ptr::null_mut())) }
+            .and_then(|()| on.map_or(Ok(()), |on| on.mark(&self.stream)))
+            .map_err(failed)
     }
 
     fn check(&self, name: &str) -> Result<(), DeviceError> {
@@ -602,6 +630,20 @@ mod tests {
             check_args(name, &[8, 8], &[&[0; 8], four]),
             Err(LaunchError::ArgumentSize { kernel: "k".into(), index: 1, expected: 8, given: 4 })
         );
+    }
+
+    /// The library's modules say that their kernels wait for what they follow where they do: where
+    /// they are compiled for sm_90 and above.
+    #[test]
+    fn ptx_of_the_runtime_says_whether_it_may_be_launched_early() {
+        let symbol = EARLY_SYMBOL.to_str().unwrap();
+        for source in [&crate::modules::HOST_OPS, &crate::modules::COLLECTIVES, &crate::modules::LEVELS] {
+            for (architecture, ptx) in source.ptx {
+                let waits = ptx.matches("griddepcontrol.wait").count();
+                let kernels = if *architecture < 90 { 0 } else { ptx.matches(".entry ").count() };
+                assert_eq!((waits, ptx.contains(symbol)), (kernels, kernels != 0), "{} {architecture}", source.name);
+            }
+        }
     }
 
     /// What nvcc made of this program's own module says what `check_state` wants to read.

@@ -1,7 +1,8 @@
 //! A stand-in for the CUDA driver: `libcuda.so.1` with the functions that OxSHMEM calls, for tests
 //! of what the host does with streams, events, modules and memory where there is no GPU.
 //!
-//! There is one GPU. Its memory is the host's, in files without names, so PEs of several processes
+//! There is one GPU, of sm_80, so no build has modules for it that say that their kernels may be
+//! launched early. Its memory is the host's, in files without names, so PEs of several processes
 //! map each other's. Copies, fills and stores are done when they are queued, and kernels do
 //! nothing. Modules are PTX, which says what their kernels are called and take.
 //!

@@ -10,12 +10,16 @@ use crate::devices::{DONE, give};
 
 /// The name of the symbol that PEs fill.
 const STATE: &str = "oxshmem_state";
+/// The name of the symbol of modules whose kernels may be launched early.
+const EARLY: &str = "oxshmem_syncs_grid_dependency";
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Module {
     kernels: Vec<Kernel>,
     /// The initial contents of the state.
     state: Vec<u8>,
+    /// The contents of the symbol that says that kernels may be launched early; empty without it.
+    early: Vec<u8>,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -46,6 +50,8 @@ impl Module {
                 let values = values.split(|c: char| !c.is_ascii_digit()).filter_map(|value| value.parse().ok());
                 module.state = values.collect();
                 module.state.resize(bytes.parse().unwrap_or(0), 0);
+            } else if line.contains(&format!(".u8 {EARLY} ")) {
+                module.early = vec![1];
             }
         }
         module
@@ -117,13 +123,18 @@ unsafe extern "C" fn cuModuleGetGlobal_v2(
 ) -> CUresult {
     // SAFETY: the caller's module and text.
     let (module, name) = unsafe { (loaded(module), CStr::from_ptr(name)) };
-    if name.to_bytes() != STATE.as_bytes() || module.state.is_empty() {
+    let symbol: &[u8] = match name.to_str() {
+        Ok(STATE) => &module.state,
+        Ok(EARLY) => &module.early,
+        _ => &[],
+    };
+    if symbol.is_empty() {
         return CUresult::CUDA_ERROR_NOT_FOUND;
     }
     // SAFETY: the caller's places.
     unsafe {
-        give(bytes, module.state.len());
-        give(address, module.state.as_ptr().addr() as c_ulonglong)
+        give(bytes, symbol.len());
+        give(address, symbol.as_ptr().addr() as c_ulonglong)
     }
 }
 
@@ -209,14 +220,20 @@ mod tests {
 
     #[test]
     fn kernels_and_the_state_are_read_from_ptx() {
-        let ptx = ".const .align 128 .b8 oxshmem_state[8] = {79, 88, 3};\n\
+        let ptx = ".global .align 1 .u8 oxshmem_syncs_grid_dependency = 1;\n\
+            .const .align 128 .b8 oxshmem_state[8] = {79, 88, 3};\n\
             .visible .entry none()\n{\n}\n\
             .visible .entry some(\n\t.param .u64 some_0,\n\t.param .u32 some_1,\n\t.param .align 8 .b8 some_2[56]\n)\n{\n}\n";
         let kernel = |name: &CStr, parameters: &[usize]| Kernel { name: name.into(), parameters: parameters.to_vec() };
         let expected = Module {
             kernels: vec![kernel(c"none", &[]), kernel(c"some", &[8, 4, 56])],
             state: vec![79, 88, 3, 0, 0, 0, 0, 0],
+            early: vec![1],
         };
         assert_eq!(Module::of(ptx), expected);
+        assert_eq!(
+            Module::of(".visible .entry none()"),
+            Module { kernels: vec![kernel(c"none", &[])], ..Module::default() }
+        );
     }
 }

@@ -2,7 +2,8 @@
 
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 
-use cudarc::driver::sys::{CUevent, CUfunction, CUresult, CUstream};
+use cudarc::driver::sys::CUlaunchAttributeID_enum as Launch;
+use cudarc::driver::sys::{CUevent, CUfunction, CUlaunchConfig, CUresult, CUstream};
 
 use crate::devices::{DONE, give};
 use crate::modules::kernel;
@@ -137,7 +138,7 @@ unsafe fn set<T: Copy>(stream: CUstream, at: c_ulonglong, value: T, words: usize
     state().note(&format!("set {}", words * size_of::<T>()), stream);
     for word in 0..words {
         // SAFETY: the caller's promise.
-        unsafe { (at as *mut T).add(word).write_volatile(value) };
+        unsafe { (at as *mut T).add(word).write(value) };
     }
     DONE
 }
@@ -171,48 +172,33 @@ unsafe extern "C" fn cuStreamWriteValue64_v2(stream: CUstream, at: c_ulonglong, 
     DONE
 }
 
-/// Notes a kernel, which does nothing.
-///
-/// # Safety
-/// The function is of a module that is loaded.
-unsafe fn launch(function: CUfunction, stream: CUstream) -> CUresult {
-    // SAFETY: the caller's promise.
-    let name = unsafe { kernel(function) }.name.to_string_lossy();
-    state().note(&format!("launch {name}"), stream);
-    DONE
-}
-
+/// Notes a kernel, which does nothing: `early` if it may be launched before what it follows has
+/// ended, `together` if its blocks have to run at the same time.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuLaunchKernel(
+unsafe extern "C" fn cuLaunchKernelEx(
+    launch: *const CUlaunchConfig,
     function: CUfunction,
-    _grid_x: c_uint,
-    _grid_y: c_uint,
-    _grid_z: c_uint,
-    _block_x: c_uint,
-    _block_y: c_uint,
-    _block_z: c_uint,
-    _shared: c_uint,
-    stream: CUstream,
     _arguments: *mut *mut c_void,
     _extra: *mut *mut c_void,
 ) -> CUresult {
-    // SAFETY: the caller's function.
-    unsafe { launch(function, stream) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuLaunchCooperativeKernel(
-    function: CUfunction,
-    _grid_x: c_uint,
-    _grid_y: c_uint,
-    _grid_z: c_uint,
-    _block_x: c_uint,
-    _block_y: c_uint,
-    _block_z: c_uint,
-    _shared: c_uint,
-    stream: CUstream,
-    _arguments: *mut *mut c_void,
-) -> CUresult {
-    // SAFETY: the caller's function.
-    unsafe { launch(function, stream) }
+    // SAFETY: the caller's launch, and its function.
+    let (launch, kernel) = unsafe { (*launch, kernel(function)) };
+    let mut how = String::new();
+    for at in 0..launch.numAttrs as usize {
+        // SAFETY: the launch has so many.
+        let attribute = unsafe { *launch.attrs.add(at) };
+        // SAFETY: both values are integers.
+        let (is_set, word) = unsafe {
+            match attribute.id {
+                Launch::CU_LAUNCH_ATTRIBUTE_COOPERATIVE => (attribute.value.cooperative != 0, " together"),
+                Launch::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION => {
+                    (attribute.value.programmaticStreamSerializationAllowed != 0, " early")
+                }
+                _ => return CUresult::CUDA_ERROR_NOT_SUPPORTED,
+            }
+        };
+        how.push_str(if is_set { word } else { "" });
+    }
+    state().note(&format!("launch {}{how}", kernel.name.to_string_lossy()), launch.hStream);
+    DONE
 }

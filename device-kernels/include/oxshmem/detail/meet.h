@@ -405,7 +405,8 @@ OXSHMEM_DEVICE int meeting_lanes(int size) {
 // Whether a meeting needs no fence before it. A grid that begins with a collective needs none
 // without a network: the collective promises nothing about earlier stores to peers, and what
 // earlier grids of the stream have stored to this PE's own memory has reached its L2 cache, where
-// peers read it. What an HCA has stored is passed on by a fence all the same.
+// peers read it: a grid that was launched early has waited for them. What an HCA has stored is
+// passed on by a fence all the same.
 template <class Scope> OXSHMEM_DEVICE bool stores_are_released() {
     return kOpensGrid<Scope> && port::kGridsRelease && port::state().network == static_cast<uint32_t>(abi::Network::none);
 }

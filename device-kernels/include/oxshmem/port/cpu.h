@@ -364,6 +364,7 @@ inline uint32_t block_rank() {
 inline uint32_t grid_blocks() {
     return oxshmem_cpu_current->block->grid_blocks;
 }
+inline void grid_dependency_sync() {}
 inline uint3 block_index() {
     return oxshmem_cpu_current->block->block_idx;
 }
@@ -553,6 +554,8 @@ inline void sync_warps(uint32_t barrier, uint32_t threads) {
     static const ::oxshmem::port::detail::kernel_registration name##_registration(                                             \
         ::oxshmem_cpu_kernel_list, #name, threads, ::oxshmem::port::detail::kernel_entry<&name>());                            \
     static void name(__VA_ARGS__)
+
+#define OXSHMEM_SYNCS_GRID_DEPENDENCY static_assert(true)
 
 #define OXSHMEM_SHARED(type, name, ...)                                                                                        \
     struct name##_shared_tag {};                                                                                               \

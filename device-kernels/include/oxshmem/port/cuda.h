@@ -46,6 +46,12 @@
     extern __shared__ __align__(16) unsigned char oxshmem_dynamic_shared[];                                                    \
     type *const name = reinterpret_cast<type *>(oxshmem_dynamic_shared)
 
+#if __CUDA_ARCH__ >= 900
+#define OXSHMEM_SYNCS_GRID_DEPENDENCY extern "C" __device__ unsigned char oxshmem_syncs_grid_dependency = 1
+#else
+#define OXSHMEM_SYNCS_GRID_DEPENDENCY static_assert(true)
+#endif
+
 // A name of the device library, detail/library.h.
 #define OXSHMEM_LIBRARY_NAME_(name, version) oxshmem_library_##name##_v##version
 #define OXSHMEM_LIBRARY_NAME(name, version) OXSHMEM_LIBRARY_NAME_(name, version)
@@ -416,6 +422,11 @@ OXSHMEM_DEVICE uint32_t block_rank() {
 }
 OXSHMEM_DEVICE uint32_t grid_blocks() {
     return gridDim.x * gridDim.y * gridDim.z;
+}
+OXSHMEM_DEVICE void grid_dependency_sync() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
 }
 
 OXSHMEM_DEVICE uint32_t active_mask() {

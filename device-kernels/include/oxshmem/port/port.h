@@ -58,11 +58,21 @@
 // Position
 //   lane_id() in the warp, thread_rank() linear in the block, block_threads(), block_rank() linear in the grid, grid_blocks();
 //   block_index() and thread_index() with fields x, y, z
+//   grid_dependency_sync()
+//       Not under the schedule explorer, which runs no grids one after another. Returns when the grids that the calling one
+//       follows on its stream have ended, and what they have stored is visible. On
+//       a GPU that launches a grid early (sm_90; CUDA C++ Programming Guide, "Programmatic Dependent Launch and
+//       Synchronization") they may be running until then, and without this call until the calling grid has ended. Elsewhere
+//       they never are.
+//   OXSHMEM_SYNCS_GRID_DEPENDENCY
+//       Tells the runtime that each kernel of the module begins with that call, so that it launches them early, if the module
+//       was compiled for a GPU that does. It stands in a module once.
 //   kLooks: how often a short wait looks before it becomes one with a deadline
 //   kCoalesced: adjacent lanes should touch adjacent addresses; if false, each lane should take a run of its own
 //   kLongShare: from how many bytes on a member hands out its share of a reduction after it has combined all of it
 //   kEagerLooks: how often all lanes look together for what others send, before those that wait for it wait each for itself
-//   kGridsRelease: what a grid has stored is visible to the other PEs' devices before the next grid of its stream begins
+//   kGridsRelease: what a grid has stored is visible to the other PEs' devices before the next grid of its stream begins, or,
+//   if that was launched early, before it returns from grid_dependency_sync
 //   kRelocatable: functions that are not inlined keep registers in memory for their callers
 //   kWholeWarp: the mask of all lanes of a warp
 //
