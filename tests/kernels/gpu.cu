@@ -12,12 +12,17 @@ OXSHMEM_KERNEL(wait_for_signal, const uint64_t *signal) {
     oxshmem::signal_wait_until(signal, oxshmem::CMP_EQ, 7);
 }
 
-// Runs for `ns` nanoseconds, whatever the runtime wants.
-OXSHMEM_KERNEL(busy, uint64_t ns) {
+// Runs for `ns` nanoseconds.
+OXSHMEM_DEVICE void spin(uint64_t ns) {
     const uint64_t start = oxshmem::port::clock_ns();
     while (oxshmem::port::clock_ns() - start < ns) {
         oxshmem::port::pause();
     }
+}
+
+// Runs for `ns` nanoseconds, whatever the runtime wants.
+OXSHMEM_KERNEL(busy, uint64_t ns) {
+    spin(ns);
 }
 
 // Stores a word after `ns` nanoseconds. From the start it lets the GPU launch a following kernel
@@ -26,10 +31,7 @@ OXSHMEM_KERNEL(store_late, uint64_t *to, uint64_t word, uint64_t ns) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;");
 #endif
-    const uint64_t start = oxshmem::port::clock_ns();
-    while (oxshmem::port::clock_ns() - start < ns) {
-        oxshmem::port::pause();
-    }
+    spin(ns);
     *to = word;
 }
 
