@@ -1196,11 +1196,16 @@ const _: () = {
 pub const CHOICES: u32 = 3;
 /** What several blocks of a PE do beyond Team::choices, where these say push and nothing that the
  user has set. Up to kBlocksPackets bytes, in the measure of Choice, they send packets, as far as
- they have room for them. Beyond that, reductions of two members are one-shot in grids, and below
- 2 MiB on streams: each member loads as many bytes as it would load and store otherwise.
+ they have room for them. Beyond that two members reduce one-shot: each loads as many bytes as it
+ would load and store otherwise. From kSharedFrom bytes on they reduce by shares, if they have
+ kSharedBy blocks: fewer have too little under way.
  Between two H200s 64 blocks reduce 512 KiB in 7.2 us by packets and in 7.9 otherwise. Between
- four they reduce 256 KiB in 9.5 us one-shot and in 8.6 by shares.*/
+ four they reduce 256 KiB in 9.5 us one-shot and in 8.6 by shares. Between two H100s 2 MiB take
+ 17.5 us by shares and 18.2 one-shot, 128 MiB 431 and 437, and 512 MiB 1660 and 1752; 32 MiB take
+ 118 either way.*/
 pub const BLOCKS_PACKETS: u64 = 524288;
+pub const SHARED_FROM: u64 = 2097152;
+pub const SHARED_BY: u32 = 64;
 /** The workspace of a team, at the same offset in every member's heap:
    uint64_t rounds\[2\]\[kRounds\]                 headers of a meeting by dissemination
    uint64_t headers\[2\]\[kOneRoundPes\]           headers of a meeting in one round: slot i is written by member i alone

@@ -296,11 +296,6 @@ const PACKETS_PER_BLOCK: u64 = 2 * KIB;
 const RELAYED_FROM: u64 = 512 * KIB;
 /// Bytes of a piece, of which shares have a whole number.
 const PIECE: u64 = 16;
-/// From this many bytes on, two members reduce by shares, if they have this many blocks: between
-/// two H100s 2 MiB take 17.5 us and one-shot 18.2, 128 MiB 431 and 437, and 512 MiB 1660 and 1752;
-/// 32 MiB take 118 either way. Fewer blocks have too little under way.
-const SHARED_FROM: u64 = 2 << 20;
-const SHARED_BY: u32 = 64;
 /// From how many bytes on a broadcast is long, between two members and between more, and the most
 /// blocks that share it then. The others load from the root, and more blocks get less through:
 /// between two H100s 256 MiB take 743 us with 16 blocks, 795 with 64, and 16 MiB take as long with
@@ -389,7 +384,7 @@ impl Chooser {
         let goes_by_few = collective == Collective::Broadcast && bytes >= long;
         let most = if goes_by_few { LONG_BROADCAST_BLOCKS.min(self.shape.blocks) } else { self.shape.blocks };
         let shared = shared(BYTES_PER_BLOCK, most);
-        let is_long = bytes >= SHARED_FROM && self.shape.blocks >= SHARED_BY;
+        let is_long = bytes >= abi::SHARED_FROM && self.shape.blocks >= abi::SHARED_BY;
         let one_shot = free && collective == Collective::Reduce && self.shape.n_pes == 2 && !is_long;
         let sent = bytes.saturating_mul(self.shape.n_pes as u64 - 1);
         let relays = algorithm == Relay || free && sent > RELAYED_FROM && bytes <= abi::BLOCKS_PACKETS;

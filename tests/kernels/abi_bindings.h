@@ -339,6 +339,8 @@ static_assert(kTeamIndexBits == 8u);
 static_assert(kCollectives == 7u);
 static_assert(kChoices == 3u);
 static_assert(kBlocksPackets == 524288u);
+static_assert(kSharedFrom == 2097152u);
+static_assert(kSharedBy == 64u);
 static_assert(kRounds == 32u);
 static_assert(kOneRoundPes == 64u);
 static_assert(kPacketBytes == 32768u);

@@ -1,7 +1,7 @@
 //! Calls in grid scope: every collective by every algorithm and in teams, put and get, calls that
 //! do not belong together, and grids of which a block does not call.
 
-use oxshmem::abi::{Algorithm, Call, ReduceOp, TEAM_WORLD, Type};
+use oxshmem::abi::{self, Algorithm, Call, ReduceOp, TEAM_WORLD, Type};
 use oxshmem::{Error, FaultKind, LaunchConfig, Operations};
 
 use crate::Outcome;
@@ -86,6 +86,14 @@ pub fn collectives(args: &[String]) -> Outcome {
             let in_two = Way { scope: SCOPE + IN_TWO, ..way };
             run(in_two, turn, Shape { blocks: 4, threads: 64, chosen: true })?;
             run(in_two, turn + 1, Shape { blocks: 1, threads: 600, chosen: true })?;
+        }
+        if way.algorithm == Algorithm::Push && !way.by_rounds && way.n == 2 {
+            // Beyond these limits two members reduce by shares.
+            let n = abi::SHARED_FROM / size_of::<f32>() as u64;
+            for (blocks, n) in [(abi::SHARED_BY, n), (abi::SHARED_BY, n - 1), (abi::SHARED_BY - 1, n)] {
+                let cases = vec![way.reduce(Type::Float32, ReduceOp::Sum, n, false)];
+                bench.run_in_grid(way, Shape { blocks, threads: 32, chosen: false }, cases)?;
+            }
         }
     }
     let world = pe.team_world();

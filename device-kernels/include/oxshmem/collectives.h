@@ -497,17 +497,21 @@ struct GridPlan {
 // host's kernels, what the user has chosen goes before (Chooser::plan in runtime/team/choice.rs).
 OXSHMEM_DEVICE GridPlan plan_for_grid(const Session &session, Collective collective, uint64_t bytes) {
     const TeamView &team = session.team;
+    // Requested before the table is looked at, so that they are on their way together with it.
+    const uint32_t chosen = port::read(&team_row(team.handle).chosen);
+    const uint64_t share = port::read(&team_row(team.handle).block_share);
     const Algorithm algorithm = choose<block_scope>(session, collective, bytes, 0, Caller::block);
     const uint32_t blocks = sharing_blocks();
     if (!team.one_round || blocks == 1 || bytes == 0 || algorithm == Algorithm::packets || algorithm == Algorithm::tree) {
         return {false, Caller::block};
     }
-    const bool is_free = (team_row(team.handle).chosen >> static_cast<uint32_t>(collective) & 1) == 0;
-    const uint64_t room = port::read(&team_row(team.handle).block_share) / 2 * static_cast<uint64_t>(blocks);
+    const bool is_free = (chosen >> static_cast<uint32_t>(collective) & 1) == 0;
+    const uint64_t room = share / 2 * static_cast<uint64_t>(blocks);
     if (is_free && bytes <= abi::kBlocksPackets && bytes <= room && collective != Collective::alltoalls) {
         return {true, Caller::packets};
     }
-    const bool at_once = is_free && collective == Collective::reduce && team.n == 2;
+    const bool is_long = bytes >= abi::kSharedFrom && blocks >= abi::kSharedBy;
+    const bool at_once = is_free && collective == Collective::reduce && team.n == 2 && !is_long;
     return {true, algorithm == Algorithm::one_shot || at_once ? Caller::one_shot : Caller::push};
 }
 

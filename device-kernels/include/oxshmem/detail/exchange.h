@@ -92,8 +92,11 @@ template <class Scope, uint32_t kMost> constexpr uint32_t kLooksAtOnce = kOpensG
 // members it takes longer to divide than to count.
 OXSHMEM_DEVICE uint32_t member_of(uint32_t item, uint32_t pieces, int n) {
     constexpr int kFew = 8;
+    if (pieces == 1) {
+        return item;
+    }
     if (n > kFew) {
-        return pieces == 1 ? item : item / pieces;
+        return item / pieces;
     }
     uint32_t member = 0;
     for (; item >= pieces; item -= pieces) {

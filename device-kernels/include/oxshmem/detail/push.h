@@ -171,10 +171,12 @@ OXSHMEM_DEVICE void combine_pieces(const Session &session, void *dst, const void
             OXSHMEM_UNROLL
             for (uint32_t u = 0; u < kUnits; ++u) {
                 const uint64_t at = first + u * step;
-                if (at < last && kWhole) {
-                    port::store_vec(to + (at - shift), results[u]);
-                } else if (at < last) {
-                    store_piece(to + (at - shift), results[u], last - at);
+                if (at < last) {
+                    if constexpr (kWhole) {
+                        port::store_vec(to + (at - shift), results[u]);
+                    } else {
+                        store_piece(to + (at - shift), results[u], last - at);
+                    }
                 }
             }
         }

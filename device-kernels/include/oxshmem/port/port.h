@@ -60,10 +60,9 @@
 //   block_index() and thread_index() with fields x, y, z
 //   grid_dependency_sync()
 //       Not under the schedule explorer, which runs no grids one after another. Returns when the grids that the calling one
-//       follows on its stream have ended, and what they have stored is visible. On
-//       a GPU that launches a grid early (sm_90; CUDA C++ Programming Guide, "Programmatic Dependent Launch and
-//       Synchronization") they may be running until then, and without this call until the calling grid has ended. Elsewhere
-//       they never are.
+//       follows on its stream have ended, and what they have stored is visible. On a GPU that launches a grid early (sm_90;
+//       CUDA C++ Programming Guide, "Programmatic Dependent Launch and Synchronization") they may be running until then, and
+//       without this call until the calling grid has ended. Elsewhere they never are.
 //   OXSHMEM_SYNCS_GRID_DEPENDENCY
 //       Tells the runtime that each kernel of the module begins with that call, so that it launches them early, if the module
 //       was compiled for a GPU that does. It stands in a module once.
