@@ -43,4 +43,9 @@ impl Stream {
             StreamKind::Cuda(stream) => Some(stream.raw().cast()),
         }
     }
+
+    /// Returns whether `raw` is this stream's handle, and names it in every thread.
+    pub(crate) fn is_named(&self, raw: *mut c_void) -> bool {
+        matches!(&self.0, StreamKind::Cuda(stream) if stream.is_named(raw.cast()))
+    }
 }

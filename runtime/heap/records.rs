@@ -13,7 +13,9 @@ const MAX_FREED: usize = 1024;
 /// The allocations of one heap.
 #[derive(Debug, Default)]
 pub(super) struct Records {
-    live: BTreeMap<u64, Arc<Allocation>>,
+    /// With their offsets, and in their order. Every operation looks for an allocation, and few are
+    /// made.
+    live: Vec<(u64, Arc<Allocation>)>,
     freed: BTreeMap<u64, Arc<Allocation>>,
 }
 
@@ -28,13 +30,29 @@ impl Records {
         for offset in taken {
             self.freed.remove(&offset);
         }
-        self.live.insert(allocation.offset(), Arc::clone(&allocation));
+        let entry = (allocation.offset(), Arc::clone(&allocation));
+        match self.place(allocation.offset()) {
+            Ok(at) => self.live[at] = entry,
+            Err(at) => self.live.insert(at, entry),
+        }
         allocation
+    }
+
+    /// Returns where the live allocation that begins at `offset` is, or where it would be.
+    fn place(&self, offset: u64) -> Result<usize, usize> {
+        self.live.binary_search_by_key(&offset, |(offset, _)| *offset)
+    }
+
+    /// Returns the last live allocation that begins at or before `offset`.
+    fn before(&self, offset: u64) -> Option<&Arc<Allocation>> {
+        let after = self.live.partition_point(|(begin, _)| *begin <= offset);
+        self.live.get(after.checked_sub(1)?).map(|(_, allocation)| allocation)
     }
 
     /// Ends the live allocation that begins at `offset`; returns whether there is one.
     pub fn end(&mut self, offset: u64) -> bool {
-        let Some(allocation) = self.live.remove(&offset) else { return false };
+        let Ok(at) = self.place(offset) else { return false };
+        let (_, allocation) = self.live.remove(at);
         allocation.end();
         if self.freed.len() == MAX_FREED {
             self.freed.pop_first();
@@ -45,13 +63,12 @@ impl Records {
 
     /// Ends all allocations.
     pub fn end_all(&self) {
-        self.live.values().for_each(|allocation| allocation.end());
+        self.live.iter().for_each(|(_, allocation)| allocation.end());
     }
 
     /// Returns the live allocation that has all of `bytes` bytes from `offset` on.
     pub fn find(&self, offset: u64, bytes: u64) -> Result<&Arc<Allocation>, AddressProblem> {
-        let before = self.live.range(..=offset).next_back().map(|(_, allocation)| allocation);
-        if let Some(allocation) = before.filter(|allocation| offset <= end(allocation)) {
+        if let Some(allocation) = self.before(offset).filter(|allocation| offset <= end(allocation)) {
             let room = end(allocation) - offset;
             if bytes <= room {
                 return Ok(allocation);
@@ -69,8 +86,9 @@ impl Records {
 
     /// Returns the live allocation nearest to `offset`.
     pub fn nearest(&self, offset: u64) -> Option<Box<AllocationInfo>> {
-        let before = self.live.range(..=offset).next_back().map(|(_, allocation)| allocation);
-        let after = self.live.range(offset..).next().map(|(_, allocation)| allocation);
+        let before = self.before(offset);
+        let after = self.place(offset).unwrap_or_else(|after| after);
+        let after = self.live.get(after).map(|(_, allocation)| allocation);
         let distance = |allocation: &&Arc<Allocation>| {
             if allocation.offset() > offset {
                 allocation.offset() - offset
@@ -83,7 +101,7 @@ impl Records {
 
     /// Returns what errors say of the live allocations, in the order of their offsets.
     pub fn infos(&self) -> Vec<AllocationInfo> {
-        self.live.values().map(|allocation| *allocation.info()).collect()
+        self.live.iter().map(|(_, allocation)| *allocation.info()).collect()
     }
 }
 

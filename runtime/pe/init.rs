@@ -492,6 +492,7 @@ impl Connected {
             config: self.config,
             bootstrap: joined.bootstrap,
             init_phases: Vec::new(),
+            named: RefCell::default(),
             wait_check: None,
             profile: joined.profile,
             watched: joined.watched,

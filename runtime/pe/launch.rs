@@ -89,8 +89,13 @@ impl Pe {
     /// # }
     /// ```
     pub unsafe fn stream_from_raw(&self, raw: *mut c_void) -> Result<Stream> {
+        if let Some(named) = self.named.borrow().as_ref().filter(|stream| stream.is_named(raw)) {
+            return Ok(Stream::new(self.id, named.clone()));
+        }
         // SAFETY: the caller's promise.
-        Ok(Stream::new(self.id, unsafe { self.device.stream_from_raw(raw) }?))
+        let stream = unsafe { self.device.stream_from_raw(raw) }?;
+        self.named.replace(Some(stream.clone()));
+        Ok(Stream::new(self.id, stream))
     }
 
     /// Puts a kernel on a stream.

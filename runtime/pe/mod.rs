@@ -31,7 +31,7 @@ use crate::buffer::{Buffers, Symmetric};
 use crate::check::waits::WaitCheck;
 use crate::config::Config;
 use crate::context::ContextTable;
-use crate::device::{CudaGpu, Device, LoadedModule};
+use crate::device::{self, CudaGpu, Device, LoadedModule};
 use crate::dump::scene::Scene;
 use crate::dump::watcher::Watched;
 use crate::heap::SymmetricHeap;
@@ -128,6 +128,8 @@ pub struct Pe {
     bootstrap: Arc<Bootstrap>,
     init_phases: Vec<(&'static str, Duration)>,
     profile: HostProfile,
+    /// The stream of the program that was named last.
+    named: RefCell<Option<device::Stream>>,
     // After the bootstrap, whose end may be what a dump is made of.
     watched: Watched,
     _occupied: Occupied,

@@ -75,9 +75,40 @@ fn place(name: &'static str) -> Place {
     (name.as_ptr().addr(), name.len())
 }
 
-/// What is counted of an operation, with its name, by that name's place and what the calls are
-/// about.
-type Counts = BTreeMap<(Place, Subject), (&'static str, Count)>;
+/// What calls are counted by: the place of the operation's name, and what they are about.
+type Key = (Place, Subject);
+
+/// What is counted. Many calls are like the one before them, so the last key is looked at first.
+#[derive(Debug, Default)]
+struct Counts {
+    by_key: BTreeMap<Key, usize>,
+    /// With the operation's name.
+    all: Vec<(&'static str, Count)>,
+    last: Option<(Key, usize)>,
+}
+
+impl Counts {
+    fn add(&mut self, operation: &'static str, subject: Subject, more: Count) {
+        let key = (place(operation), subject);
+        let at = match self.last {
+            Some((last, at)) if last == key => at,
+            _ => self.find(key, operation),
+        };
+        if let Some((_, count)) = self.all.get_mut(at) {
+            count.add(more);
+        }
+    }
+
+    /// Returns where the calls with a key are counted.
+    fn find(&mut self, key: Key, operation: &'static str) -> usize {
+        let at = *self.by_key.entry(key).or_insert_with(|| {
+            self.all.push((operation, Count::default()));
+            self.all.len() - 1
+        });
+        self.last = Some((key, at));
+        at
+    }
+}
 
 /// The calls of a PE's host.
 #[derive(Debug)]
@@ -148,10 +179,8 @@ impl HostProfile {
     }
 
     fn ended(&self, record: HostRecord) {
-        let mut counts = self.counts.borrow_mut();
-        let key = (place(record.operation), record.subject);
-        let (_, count) = counts.entry(key).or_insert((record.operation, Count::default()));
-        count.add(Count { calls: 1, bytes: record.bytes, nanoseconds: record.end - record.begin });
+        let count = Count { calls: 1, bytes: record.bytes, nanoseconds: record.end - record.begin };
+        self.counts.borrow_mut().add(record.operation, record.subject, count);
         if let Some(records) = &self.records {
             records.borrow_mut().push(record);
         }
@@ -160,7 +189,9 @@ impl HostProfile {
     /// Returns what was counted, by the names of the operations and what they are about.
     pub fn counts(&self) -> BTreeMap<(&'static str, Subject), Count> {
         let mut counts: BTreeMap<_, Count> = BTreeMap::new();
-        for ((_, subject), (operation, count)) in self.counts.borrow().iter() {
+        let counted = self.counts.borrow();
+        for ((_, subject), at) in &counted.by_key {
+            let Some((operation, count)) = counted.all.get(*at) else { continue };
             counts.entry((*operation, *subject)).or_default().add(*count);
         }
         counts

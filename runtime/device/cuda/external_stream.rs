@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use cudarc::driver::sys::{self, CUevent, CUstream};
 
 use super::driver::{DriverError, driver};
-use super::queues::Queue;
+use super::queues::{self, Queue};
 use super::raw_stream;
 use super::stream::Stream;
 use crate::device::error::DeviceError;
@@ -83,6 +83,11 @@ impl ExternalStream {
 
     pub fn raw(&self) -> CUstream {
         self.raw
+    }
+
+    /// Returns whether `raw` is this stream's handle, and names it in every thread.
+    pub fn is_named(&self, raw: CUstream) -> bool {
+        self.raw == raw && queues::is_of_all_threads(raw)
     }
 
     pub(super) fn is_of(&self, pe: &Stream) -> bool {

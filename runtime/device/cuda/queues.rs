@@ -54,9 +54,14 @@ pub(super) struct Queues {
     pub captured: AtomicBool,
 }
 
+/// Returns whether a handle names the same stream in all threads.
+pub(super) fn is_of_all_threads(raw: CUstream) -> bool {
+    raw as usize != PER_THREAD
+}
+
 /// Returns the name of the stream that a handle means in this thread.
 fn name(raw: CUstream) -> Name {
-    (raw as usize, if raw as usize == PER_THREAD { THREAD.with(|number| *number) } else { 0 })
+    (raw as usize, if is_of_all_threads(raw) { 0 } else { THREAD.with(|number| *number) })
 }
 
 thread_local! {
