@@ -198,8 +198,8 @@ pub(crate) trait Device: Debug + Send + Sync {
     /// Both ranges are mapped device memory until the copy has ended.
     unsafe fn copy_on(&self, stream: &Stream, copy: DeviceCopy, in_graphs: bool) -> Result<bool, DeviceError>;
     /// Queues `copies`, one after another, and `beside` at the same time; what is queued later
-    /// begins when all have ended. `false` if the device cannot do that on this stream now, and
-    /// nothing was queued.
+    /// begins when all have ended. `false`, and nothing is queued, if the device has no copy
+    /// engines.
     ///
     /// # Safety
     /// The same as for [`copy_on`](Self::copy_on), and no copy touches what another writes.

@@ -227,8 +227,8 @@ impl Pe {
         self.queued(stream, "copy", unsafe { self.device.copy_on(stream, copy, in_graphs) })
     }
 
-    /// Queues copies by copy engines, and another one at the same time; `false` if the device
-    /// cannot do that on this stream now.
+    /// Queues copies by copy engines, and another one at the same time; `false` if the device has
+    /// none.
     ///
     /// # Safety
     /// The same as for [`Device::copy_beside`](device::Device::copy_beside).

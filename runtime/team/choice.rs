@@ -80,11 +80,14 @@ pub(crate) struct Shape {
     pub nodes: usize,
     /// Blocks that have room in the workspace.
     pub blocks: u32,
+    /// No two members share a device.
+    pub own_devices: bool,
 }
 
 impl Shape {
+    /// Returns the shape of a team whose members may share devices.
     pub(crate) fn new(n_pes: usize, nodes: usize, blocks: u32) -> Self {
-        Self { near: nodes == 1 && n_pes <= abi::ONE_ROUND_PES, n_pes, nodes, blocks }
+        Self { near: nodes == 1 && n_pes <= abi::ONE_ROUND_PES, n_pes, nodes, blocks, own_devices: false }
     }
 
     /// Returns whether the host can carry out a collective in levels: between several nodes, where
@@ -302,6 +305,17 @@ const PIECE: u64 = 16;
 /// either; between four 128 MiB take 408 us with 16 and 447 with 64, and 2 MiB 15.8 and 15.0.
 const LONG_BROADCAST: [u64; 2] = [16 << 20, 4 << 20];
 const LONG_BROADCAST_BLOCKS: u32 = 16;
+/// From this many bytes on, of those that one member sends, members with devices of their own leave
+/// an fcollect or an alltoall, and two members a broadcast, to copy engines, which get more through
+/// a link than multiprocessors. H200s, in us, multiprocessors in parentheses: between two a
+/// broadcast of 32 MiB takes 104 (99), of 128 MiB 364 (373) and of 1 GiB 2742 (2894), and an
+/// fcollect of as much of each member 109 (104), 373 (383) and 2786 (2999); between four an
+/// alltoall of 8 MiB to each member 93 (83), of 32 MiB 302 (309), and of 512 MiB 4173 (4717). In a
+/// broadcast to several each of them passes its part on when it has all of that: between four 512
+/// MiB take 2686 (1629). More than four were not measured. Copies to several members follow each
+/// other, so each of them has to be long.
+const COPIED_FROM: u64 = 96 << 20;
+const COPIED_TO_EACH: u64 = 32 << 20;
 
 /// How large a collective of the host is.
 #[derive(Debug, Clone, Copy)]
@@ -376,17 +390,17 @@ impl Chooser {
         if !self.shape.near {
             return Plan::OneBlock;
         }
-        if algorithm == CopyEngines {
+        let free = !self.overridden[collective as usize];
+        if algorithm == CopyEngines || (free && self.leaves_to_engines(collective, bytes)) {
             return Plan::Copies;
         }
-        let free = !self.overridden[collective as usize];
         let long = LONG_BROADCAST[usize::from(self.shape.n_pes > 2)];
         let goes_by_few = collective == Collective::Broadcast && bytes >= long;
         let most = if goes_by_few { LONG_BROADCAST_BLOCKS.min(self.shape.blocks) } else { self.shape.blocks };
         let shared = shared(BYTES_PER_BLOCK, most);
         let is_long = bytes >= abi::SHARED_FROM && self.shape.blocks >= abi::SHARED_BY;
         let one_shot = free && collective == Collective::Reduce && self.shape.n_pes == 2 && !is_long;
-        let sent = bytes.saturating_mul(self.shape.n_pes as u64 - 1);
+        let sent = self.sent(bytes);
         let relays = algorithm == Relay || free && sent > RELAYED_FROM && bytes <= abi::BLOCKS_PACKETS;
         if let Some(blocks) = relayed.filter(|_| relays) {
             return Plan::Blocks(blocks, Relay);
@@ -398,6 +412,22 @@ impl Chooser {
             (Push | OneShot, _) => Plan::Blocks(shared, algorithm),
             (Packets | Tree | Levels | Relay | CopyEngines, _) => Plan::OneBlock,
         }
+    }
+
+    /// Returns how many bytes a member sends to all others that has so many for each.
+    fn sent(&self, bytes: u64) -> u64 {
+        bytes.saturating_mul(self.shape.n_pes as u64 - 1)
+    }
+
+    /// Returns whether copy engines are faster.
+    fn leaves_to_engines(&self, collective: Collective, bytes: u64) -> bool {
+        let Shape { n_pes, own_devices, .. } = self.shape;
+        let gains = match collective {
+            Collective::Broadcast => n_pes == 2,
+            Collective::Fcollect | Collective::Alltoall => true,
+            _ => false,
+        };
+        gains && own_devices && bytes >= COPIED_TO_EACH && self.sent(bytes) >= COPIED_FROM
     }
 
     /// Returns how many blocks send so many bytes in packets, if they have room for them.
@@ -535,6 +565,24 @@ mod tests {
         assert_eq!(plan(&two, Collective::Broadcast, 8 * mib, 8 * mib), Plan::Blocks(64, Push));
         assert_eq!(plan(&two, Collective::Broadcast, u64::MAX, u64::MAX), Plan::Blocks(16, Push));
         assert_eq!(plan(&two, Collective::Fcollect, 64 * mib, 128 * mib), Plan::Blocks(64, Push));
+        // Copy engines are faster with what is long, if each PE has a GPU.
+        let own_devices = |n_pes, overrides: &str| {
+            let shape = Shape { own_devices: true, ..Shape::new(n_pes, 1, 64) };
+            Chooser::new(shape, &overrides.parse().unwrap())
+        };
+        let apart = own_devices(2, "broadcast=push");
+        for collective in [Collective::Fcollect, Collective::Alltoall] {
+            assert_eq!(plan(&apart, collective, 96 * mib, 192 * mib), Plan::Copies);
+            assert_eq!(plan(&apart, collective, 96 * mib - 1, 192 * mib - 2), Plan::Blocks(64, Push));
+            assert_eq!(plan(&two, collective, 96 * mib, 192 * mib), Plan::Blocks(64, Push));
+            assert_eq!(plan(&own_devices(4, ""), collective, 32 * mib, 128 * mib), Plan::Copies);
+            assert_eq!(plan(&own_devices(8, ""), collective, 32 * mib - 1, 256 * mib - 8), Plan::Blocks(64, Push));
+            assert_eq!(plan(&own_devices(1, ""), collective, 128 * mib, 128 * mib), Plan::Blocks(64, Push));
+        }
+        assert_eq!(plan(&apart, Collective::Reducescatter, 128 * mib, 256 * mib), Plan::Blocks(64, Push));
+        assert_eq!(plan(&apart, Collective::Broadcast, 128 * mib, 128 * mib), Plan::Blocks(16, Push));
+        assert_eq!(plan(&own_devices(2, ""), Collective::Broadcast, 128 * mib, 128 * mib), Plan::Copies);
+        assert_eq!(plan(&own_devices(4, ""), Collective::Broadcast, 128 * mib, 128 * mib), Plan::Blocks(16, Push));
         // A block has room for 128 bytes to each of 63 other members.
         let many = chooser(64, "");
         assert_eq!(plan(&many, Collective::Fcollect, 256, 256 * 64), Plan::Blocks(2, Packets));

@@ -283,9 +283,10 @@ impl Pe {
     }
 
     fn entry(&self, place: Place, pes: &[usize], me: usize) -> Entry {
-        let nodes = TeamNodes::new(pes, &self.teams().borrow().reach);
+        let reach = &self.teams().borrow().reach;
+        let nodes = TeamNodes::new(pes, reach);
         let blocks = self.team_storage().blocks();
-        let shape = Shape::new(pes.len(), nodes.count(), blocks);
+        let shape = Shape { own_devices: reach.have_own_devices(pes), ..Shape::new(pes.len(), nodes.count(), blocks) };
         let near = shape.near;
         let measured = self.teams().borrow().tuning.of(nodes.count(), pes.len());
         let overrides = self.config().collectives().in_use(self.config().collectives_sms(), &measured);

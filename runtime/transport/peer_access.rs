@@ -1,7 +1,7 @@
 //! Which PEs of the node load from and store to each other's memory: those that the plan lets and
 //! whose devices both can.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::error::TransportError;
 use super::plan::{MAX_LOAD_STORE_PES, NetworkKind, Plan};
@@ -43,7 +43,7 @@ impl Plan {
         let reached = (0..).zip(&obstacles).fold(0u128, |mask, (i, reason)| mask | u128::from(reason.is_none()) << i);
         let mine = [&low32(self.neighbours.first() as u64).to_le_bytes()[..], &reached.to_le_bytes()].concat();
         let told = bootstrap.allgather("reach of the devices", &mine)?;
-        let reach = PeerAccess::parse(&told)?;
+        let reach = PeerAccess::parse(&told, &devices)?;
         for (pe, reason) in members.iter().zip(&mut obstacles) {
             if reason.is_none() && !reach.is_mutual(me, *pe) {
                 *reason = Some("its device has none to this PE's memory".to_owned());
@@ -75,6 +75,8 @@ impl Plan {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PeerAccess {
     by_pe: Vec<Access>,
+    /// The first PE that has the same device, by PE.
+    devices: Vec<usize>,
 }
 
 /// What a PE said of its device.
@@ -89,7 +91,8 @@ struct Access {
 }
 
 impl PeerAccess {
-    fn parse(told: &[Vec<u8>]) -> Result<Self, TransportError> {
+    /// Reads what each PE has told, and the identity of its device.
+    fn parse(told: &[Vec<u8>], devices: &[String]) -> Result<Self, TransportError> {
         let mut places = HashMap::new();
         let mut entry = |told: &[u8]| {
             let (first, reached) = told.split_first_chunk()?;
@@ -99,7 +102,17 @@ impl PeerAccess {
             (place < MAX_LOAD_STORE_PES).then_some(Access { first, place, reached })
         };
         let entries = told.iter().enumerate().map(|(pe, told)| entry(told).ok_or(TransportError::Reach { pe }));
-        Ok(Self { by_pe: entries.collect::<Result<_, _>>()? })
+        let by_pe = entries.collect::<Result<_, _>>()?;
+        let mut owners = HashMap::new();
+        let owner = |(pe, name): (usize, &String)| *owners.entry(unique_part(name).to_owned()).or_insert(pe);
+        let devices = devices.iter().enumerate().map(owner).collect();
+        Ok(Self { by_pe, devices })
+    }
+
+    /// Returns whether no two of these PEs share a device.
+    pub(crate) fn have_own_devices(&self, pes: &[usize]) -> bool {
+        let devices: HashSet<usize> = pes.iter().map(|pe| self.devices[*pe]).collect();
+        devices.len() == pes.len()
     }
 
     /// Returns whether PEs `a` and `b` have places for each other's heaps.
@@ -143,6 +156,12 @@ impl PeerAccess {
     }
 }
 
+/// Returns what tells a device apart in its [`Device::identity`]: the same for all PEs that use it,
+/// though each may have another number for it.
+fn unique_part(identity: &str) -> &str {
+    identity.split(' ').next().unwrap_or(identity)
+}
+
 /// Returns the pairs of PEs in `OXSHMEM_P2P_FAULTS`, the lower number first.
 fn pairs(text: &str, n_pes: usize) -> Result<Vec<(usize, usize)>, TransportError> {
     let pair = |pair: &str| {
@@ -180,7 +199,8 @@ mod tests {
 
     fn of_all(mut entries: Vec<(usize, Access)>) -> PeerAccess {
         entries.sort_unstable_by_key(|(pe, _)| *pe);
-        PeerAccess { by_pe: entries.into_iter().map(|(_, access)| access).collect() }
+        let devices = (0..entries.len()).collect();
+        PeerAccess { by_pe: entries.into_iter().map(|(_, access)| access).collect(), devices }
     }
 
     #[test]
@@ -207,14 +227,22 @@ mod tests {
     fn what_pes_say_of_their_reach_is_read_or_refused() {
         let word = |first: u32, reached: u128| [&first.to_le_bytes()[..], &reached.to_le_bytes()].concat();
         let told = [word(0, 0b11), word(1, 1), word(0, 0b10)];
-        let reach = PeerAccess::parse(&told).unwrap();
+        let devices = ["b0 GPU 0, H200", "a0 GPU 0, H200", "b0 GPU 1, H200"].map(str::to_owned);
+        let reach = PeerAccess::parse(&told, &devices).unwrap();
         let expected = [(0, 0, 0b11), (1, 0, 1), (0, 1, 0b10)];
         assert_eq!(reach.by_pe, expected.map(|(first, place, reached)| Access { first, place, reached }));
+        assert_eq!(
+            [&[0, 1][..], &[1, 2], &[0, 2], &[2]].map(|pes| reach.have_own_devices(pes)),
+            [true, true, false, true]
+        );
         // Another build says something else.
         for wrong in [vec![], vec![0; 16], vec![0; 21]] {
-            assert!(matches!(PeerAccess::parse(&[word(0, 0), wrong]), Err(TransportError::Reach { pe: 1 })));
+            assert!(matches!(
+                PeerAccess::parse(&[word(0, 0), wrong], &devices[..2]),
+                Err(TransportError::Reach { pe: 1 })
+            ));
         }
-        assert!(matches!(PeerAccess::parse(&vec![word(0, 0); 129]), Err(TransportError::Reach { pe: 128 })));
+        assert!(matches!(PeerAccess::parse(&vec![word(0, 0); 129], &[]), Err(TransportError::Reach { pe: 128 })));
     }
 
     #[test]

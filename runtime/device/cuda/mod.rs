@@ -486,10 +486,7 @@ impl Device for CudaDevice {
         let (on, raw) = target(&self.stream, stream)?;
         let _entered = self.stream.enter()?;
         let failed = |error| self.stream.error("cannot queue copies", error);
-        // The other stream would stay in the capture until that ends.
-        if raw_stream::is_capturing(raw).map_err(failed)? {
-            return Ok(false);
-        }
+        let captures = raw_stream::is_capturing(raw).map_err(failed)?;
         // SAFETY: the caller's promise.
         let here = |raw| unsafe { start_copy(beside, raw) };
         // SAFETY: as above.
@@ -498,11 +495,11 @@ impl Device for CudaDevice {
             Some(stream) => Arc::clone(stream.queue()),
             None => self.stream.queues().of(raw).map_err(failed)?,
         };
-        // SAFETY: streams that a PE is called with exist; this one is not capturing.
+        // SAFETY: streams that a PE is called with exist.
         let forked = unsafe { queue.fork(self.stream.context(), raw, here, there) };
         // What was queued before a failure is waited for, too.
-        launched(&self.stream, on).note_transfer(Transfer::Copy, false);
-        let queued = on.map_or(Ok(()), |on| on.mark_knowing(&self.stream, false));
+        launched(&self.stream, on).note_transfer(Transfer::Copy, captures);
+        let queued = on.map_or(Ok(()), |on| on.mark_knowing(&self.stream, captures));
         forked.and(queued).map_err(failed)?;
         Ok(true)
     }

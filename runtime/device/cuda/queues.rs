@@ -152,10 +152,12 @@ impl Queue {
 
     /// Queues `work` on `raw`, this queue's stream, and `beside` on another stream, which begins
     /// when the earlier work of `raw` has ended. What is queued on `raw` later begins when both
-    /// have ended. The context must be current.
+    /// have ended. If `raw` is being captured, the other stream joins the capture until that ends,
+    /// and what is queued here becomes two branches of the graph. The context must be current, and
+    /// the thread's captures relaxed.
     ///
     /// # Safety
-    /// `raw` exists and is not capturing.
+    /// `raw` exists.
     pub unsafe fn fork(
         &self,
         context: &Context,

@@ -13,7 +13,8 @@
 //!
 //! * `stand_in_hold(stream, held)`: what is recorded on a stream while it is held has not ended
 //!   until the stream is let go.
-//! * `stand_in_capture(stream, captures)`: the stream says that it is being captured.
+//! * `stand_in_capture(stream, captures)`: a capture of the stream begins or ends. Other streams
+//!   are forked from it and joined to it by events, as the driver has it.
 //! * `stand_in_calls()`: a line for each copy, store, launch, wait and record since the last call
 //!   of this function, as `copy 8 on 0x100010`. The caller frees the text, a `CString` of Rust.
 

@@ -17,8 +17,7 @@ const ALWAYS_THERE: usize = 2;
 pub struct State {
     last: usize,
     streams: BTreeMap<usize, Stream>,
-    /// The stream that each event was recorded on last.
-    events: BTreeMap<usize, Option<usize>>,
+    events: BTreeMap<usize, Event>,
     /// References to the primary context.
     pub references: u32,
     /// Reserved addresses.
@@ -30,7 +29,18 @@ pub struct State {
 struct Stream {
     is_gone: bool,
     held: bool,
-    captures: bool,
+    /// The stream whose capture it is in: itself, or one that it was forked from.
+    captured_by: Option<usize>,
+    /// It was forked from that one, which has not waited for it since work was put on it.
+    is_apart: bool,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Event {
+    /// The stream that it was recorded on last.
+    on: Option<usize>,
+    /// That was in a capture.
+    is_captured: bool,
 }
 
 /// Returns the state of this process.
@@ -80,16 +90,31 @@ impl State {
     }
 
     pub fn captures(&mut self, raw: CUstream) -> bool {
-        self.stream("cuStreamIsCapturing", raw).captures
+        self.stream("cuStreamIsCapturing", raw).captured_by.is_some()
+    }
+
+    /// Begins a capture of a stream, or ends it, and with it those of streams that were forked.
+    pub fn capture(&mut self, raw: CUstream, begins: bool) {
+        let handle = raw as usize;
+        if begins {
+            self.stream("stand_in_capture", raw).captured_by = Some(handle);
+            return;
+        }
+        for (other, stream) in self.streams.iter_mut().filter(|(_, stream)| stream.captured_by == Some(handle)) {
+            if stream.is_apart {
+                refuse("stand_in_capture", &format!("stream {other:#x} was forked and not joined"));
+            }
+            stream.captured_by = None;
+        }
     }
 
     pub fn create_event(&mut self) -> usize {
         let handle = self.handle();
-        self.events.insert(handle, None);
+        self.events.insert(handle, Event::default());
         handle
     }
 
-    fn event(&mut self, call: &str, raw: CUevent) -> &mut Option<usize> {
+    fn event(&mut self, call: &str, raw: CUevent) -> &mut Event {
         let handle = raw as usize;
         self.events.get_mut(&handle).unwrap_or_else(|| refuse(call, &format!("event {handle:#x} is gone")))
     }
@@ -105,22 +130,45 @@ impl State {
     }
 
     pub fn record(&mut self, event: CUevent, stream: CUstream) {
-        if self.captures(stream) {
-            refuse("cuEventRecord", "the event would become a part of the graph");
-        }
-        *self.event("cuEventRecord", event) = Some(stream as usize);
+        let is_captured = self.captures(stream);
+        *self.event("cuEventRecord", event) = Event { on: Some(stream as usize), is_captured };
         self.note("record", stream);
+    }
+
+    /// Has a stream wait for an event. One that was recorded in a capture takes the stream into
+    /// that capture, or joins the stream that it was recorded on.
+    pub fn wait(&mut self, raw: CUstream, event: CUevent) {
+        let call = "cuStreamWaitEvent";
+        let Event { on, is_captured } = *self.event(call, event);
+        self.note("wait", raw);
+        let recorded_on = on.filter(|_| is_captured).and_then(|on| self.streams.get_mut(&on));
+        let by = recorded_on.as_ref().and_then(|stream| stream.captured_by);
+        if let Some(stream) = recorded_on.filter(|_| by == Some(raw as usize)) {
+            stream.is_apart = false;
+        }
+        let stream = self.stream(call, raw);
+        match (by, stream.captured_by) {
+            (None, _) if is_captured => refuse(call, "the event was recorded in a capture that has ended"),
+            (Some(_), None) => (stream.captured_by, stream.is_apart) = (by, true),
+            (None, Some(_)) => refuse(call, "a stream in a capture waits for what is not in it"),
+            (Some(by), Some(captured_by)) if by != captured_by => refuse(call, "two captures would merge"),
+            _ => {}
+        }
     }
 
     /// Returns whether what an event was recorded after has ended.
     pub fn is_complete(&mut self, event: CUevent) -> bool {
-        let on = *self.event("cuEventQuery", event);
+        let Event { on, is_captured } = *self.event("cuEventQuery", event);
+        if is_captured {
+            refuse("cuEventQuery", "the event was recorded in a capture");
+        }
         !on.is_some_and(|stream| self.streams.get(&stream).is_some_and(|stream| stream.held))
     }
 
     /// Notes what was queued: `copy 8 on 0x100010`.
     pub fn note(&mut self, what: &str, stream: CUstream) {
-        self.stream(what, stream);
+        let queued = self.stream(what, stream);
+        queued.is_apart = queued.captured_by.is_some_and(|by| by != stream as usize);
         self.calls.push(format!("{what} on {:#x}", stream as usize));
     }
 }
@@ -133,7 +181,7 @@ extern "C" fn stand_in_hold(stream: CUstream, held: c_int) {
 
 #[unsafe(no_mangle)]
 extern "C" fn stand_in_capture(stream: CUstream, captures: c_int) {
-    state().stream("stand_in_capture", stream).captures = captures != 0;
+    state().capture(stream, captures != 0);
 }
 
 #[unsafe(no_mangle)]

@@ -52,9 +52,7 @@ unsafe extern "C" fn cuStreamIsCapturing(stream: CUstream, status: *mut c_uint) 
 
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamWaitEvent(stream: CUstream, event: CUevent, _flags: c_uint) -> CUresult {
-    let mut state = state();
-    state.check_event("cuStreamWaitEvent", event);
-    state.note("wait", stream);
+    state().wait(stream, event);
     DONE
 }
 
