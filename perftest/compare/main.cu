@@ -21,9 +21,11 @@
 #include "kernels.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <fstream>
+#include <sched.h>
 #include <sstream>
 #include <utility>
 #include <vector>
@@ -42,6 +44,8 @@ using namespace compare;
 
 constexpr uint64_t kShifts = 1024; // what shift() can add
 constexpr uint64_t kUntouched = ~0ull;
+constexpr size_t kTurns = 16;       // of a sample that the host's processor bounds
+constexpr uint64_t kLittle = 65536; // bytes that a call moves, at most, which is bound so
 
 using Kernel = void (*)(char *, char *, uint64_t *, uint64_t *, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t,
                         uint64_t, int, const Context *);
@@ -369,9 +373,48 @@ private:
         }
     }
 
+    // Calls that move little are bound by the host's processor. Processors of one machine differ in
+    // speed by a half and more, and change it from one moment to the next, as others make use of
+    // the same cores. So such a sample is the least of several, spread over the processors.
+    uint64_t queued_run(const Entry &entry, const Row &row) {
+        const bool by_host =
+            entry.role == Role::put || entry.role == Role::get || entry.role == Role::signals || entry.role == Role::meeting;
+        if (!by_host || row.bytes > kLittle) {
+            return queued_once(entry, row);
+        }
+        cpu_set_t all;
+        if (sched_getaffinity(0, sizeof(all), &all) != 0) {
+            fail("sched_getaffinity: %s", strerror(errno));
+        }
+        std::vector<int> processors;
+        for (int processor = 0; processor < CPU_SETSIZE; ++processor) {
+            if (CPU_ISSET(processor, &all)) {
+                processors.push_back(processor);
+            }
+        }
+        // PEs keep apart: neighbours may be threads of one core.
+        const size_t first = processors.size() * static_cast<size_t>(me_) / static_cast<size_t>(n_);
+        uint64_t least = ~0ull;
+        for (size_t turn = 0; turn < kTurns; ++turn) {
+            cpu_set_t one;
+            CPU_ZERO(&one);
+            CPU_SET(processors[(first + turn * processors.size() / kTurns) % processors.size()], &one);
+            move_to(one);
+            least = std::min(least, queued_once(entry, row));
+        }
+        move_to(all);
+        return least;
+    }
+
+    static void move_to(const cpu_set_t &processors) {
+        if (sched_setaffinity(0, sizeof(processors), &processors) != 0) {
+            fail("sched_setaffinity: %s", strerror(errno));
+        }
+    }
+
     // From the moment at which the stream reaches the first timed call until it has ended the last
     // one.
-    uint64_t queued_run(const Entry &entry, const Row &row) {
+    uint64_t queued_once(const Entry &entry, const Row &row) {
         queue(entry, row, 0, row.warmup);
         CUDA(cudaStreamSynchronize(stream_));
         CUDA(cudaEventRecord(begin_, stream_));
