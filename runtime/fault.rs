@@ -158,7 +158,9 @@ pub enum FaultKind {
         handle: i32,
     },
     /// Members of a team made calls that do not belong together.
-    #[error("{theirs}, while this PE called {mine}; every PE of the team must make the same call; nothing was written")]
+    #[error(
+        "{theirs}, while this PE called {mine}; every PE of the team must make the same call; nothing was written, unless copy engines carried it out"
+    )]
     Mismatch {
         /// The PE whose call is another one.
         pe: i32,
