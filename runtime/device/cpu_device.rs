@@ -16,6 +16,7 @@ use super::cpu::{self, Executor, ExecutorOptions, LaunchConfig};
 use super::cpu_accelerator::CpuAccelerator;
 use super::cuda::CudaGpu;
 use super::error::DeviceError;
+use super::identity::DeviceIdentity;
 use super::interface::{
     AddressSpace, Aside, Copier, Device, DeviceCopy, HostMemory, KeptAddresses, LoadedModule, MappedRegisters, Memory,
     ProgramMemory, Wait,
@@ -136,11 +137,11 @@ impl Device for CpuDevice {
         "cpu"
     }
 
-    fn identity(&self) -> String {
-        "cpu".into()
+    fn identity(&self) -> DeviceIdentity {
+        DeviceIdentity { key: "cpu".into(), name: "cpu".into() }
     }
 
-    fn reaches(&self, _peer: &str) -> Result<(), String> {
+    fn reaches(&self, _peer: &DeviceIdentity) -> Result<(), String> {
         Ok(())
     }
 

@@ -11,6 +11,7 @@ use oxshmem_hca::soft::Accelerator;
 use super::cpu::{AtomicAccess, LaunchConfig};
 use super::cuda::{CudaGpu, Handle};
 use super::error::DeviceError;
+use super::identity::DeviceIdentity;
 use super::source::ModuleSource;
 use super::stream::Stream;
 use crate::abi;
@@ -112,11 +113,11 @@ pub(crate) const ORDERED_FOR_OWNER: i32 = 100;
 pub(crate) trait Device: Debug + Send + Sync {
     /// Returns `cpu` or `cuda`.
     fn name(&self) -> &'static str;
-    /// Says to the PEs of the node, and to people, which device it is.
-    fn identity(&self) -> String;
-    /// Checks whether kernels can load from and store to memory of the device with this identity;
-    /// the error says why not.
-    fn reaches(&self, peer: &str) -> Result<(), String>;
+    /// Returns which device it is.
+    fn identity(&self) -> DeviceIdentity;
+    /// Checks whether kernels can load from and store to memory of another PE's device; the error
+    /// says why not.
+    fn reaches(&self, peer: &DeviceIdentity) -> Result<(), String>;
     /// Returns the number of bytes in multiples of which memory comes.
     fn granularity(&self) -> u64;
     /// Reserves `bytes` bytes of addresses without memory at them. The first address is a multiple

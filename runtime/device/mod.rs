@@ -5,6 +5,7 @@ mod cpu_accelerator;
 mod cpu_device;
 pub mod cuda;
 mod error;
+mod identity;
 mod interface;
 mod shared_memory;
 mod soft_hca;
@@ -17,6 +18,7 @@ pub use cpu_device::cpu_accelerator;
 pub(crate) use cuda::CudaDevice;
 pub use cuda::CudaGpu;
 pub use error::DeviceError;
+pub(crate) use identity::DeviceIdentity;
 pub(crate) use interface::{
     AddressSpace, Aside, Copier, Device, DeviceCopy, HostMemory, KeptAddresses, LoadedModule, MappedRegisters, Memory,
     ORDERED_FOR_OWNER, ProgramMemory, Wait, whole_pages,

@@ -21,7 +21,7 @@ use crate::abi;
 use crate::bootstrap::{Bootstrap, Failure, FailureKind};
 use crate::check::waits::WaitCheck;
 use crate::config::{self, Config};
-use crate::device::{CpuDevice, CudaDevice, Device, cuda};
+use crate::device::{CpuDevice, CudaDevice, Device, DeviceIdentity, cuda};
 use crate::dump::reader::Reader;
 use crate::dump::scene::{Ground, Scene};
 use crate::dump::watcher::{self, Watched};
@@ -323,7 +323,7 @@ struct Agreed {
     plan: Plan,
     device: Arc<dyn Device>,
     /// Identities of all PEs' devices.
-    devices: Vec<String>,
+    devices: Vec<DeviceIdentity>,
     /// Connections to the PEs that are reached by load and store.
     links: PeerLinks,
     reach: PeerAccess,

@@ -29,7 +29,7 @@ use crate::Result;
 use crate::abi;
 use crate::bootstrap::Bootstrap;
 use crate::config::{self, Config};
-use crate::device::{Device, DeviceError};
+use crate::device::{Device, DeviceError, DeviceIdentity};
 use crate::dump::queues::{QueuePlace, QueuePlaces};
 use crate::fault::Cause;
 use crate::heap::{PeerLinks, SymmetricHeap};
@@ -87,7 +87,7 @@ impl Ibgda {
     pub(crate) fn connect(
         config: &Config,
         (bootstrap, nodes, links): (&Bootstrap, &Nodes, &PeerLinks),
-        (device, devices): (&dyn Device, &[String]),
+        (device, devices): (&dyn Device, &[DeviceIdentity]),
         slab: &Arc<Slab>,
         queues: QueueLayout,
         opened: Opened,
@@ -417,7 +417,7 @@ fn check_soft_reach(
     provider: &dyn Provider,
     (nodes, me): (&Nodes, usize),
     device: &dyn Device,
-    devices: &[String],
+    devices: &[DeviceIdentity],
 ) -> Result<()> {
     let Some((pe, reason)) = unreached(nodes, me, |pe| device.reaches(&devices[pe])) else { return Ok(()) };
     let what = format!(

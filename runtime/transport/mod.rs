@@ -49,7 +49,7 @@ pub(crate) use rails::{CardPath, Rails};
 
 use crate::bootstrap::Bootstrap;
 use crate::config::{self, Config};
-use crate::device::{Device, DeviceError};
+use crate::device::{Device, DeviceError, DeviceIdentity};
 use crate::dump::queues::QueuePlaces;
 use crate::dump::ring::RingPlace;
 use crate::fault::{DeviceFault, FaultKind, STAGING};
@@ -96,7 +96,7 @@ impl Network {
     pub(crate) fn connect(
         config: &Config,
         (bootstrap, nodes, links): (&Bootstrap, &Nodes, &PeerLinks),
-        (device, devices): (&dyn Device, &[String]),
+        (device, devices): (&dyn Device, &[DeviceIdentity]),
         slab: &Arc<Slab>,
         layout: NetworkLayout,
         opened: Option<Opened>,

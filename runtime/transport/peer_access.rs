@@ -8,7 +8,7 @@ use super::plan::{MAX_LOAD_STORE_PES, NetworkKind, Plan};
 use crate::Result;
 use crate::bootstrap::Bootstrap;
 use crate::config::{Config, Transport};
-use crate::device::Device;
+use crate::device::{Device, DeviceIdentity};
 use oxshmem_system::words::low32;
 
 impl Plan {
@@ -23,11 +23,11 @@ impl Plan {
         config: &Config,
         device: &dyn Device,
         bootstrap: &Bootstrap,
-    ) -> Result<(Self, Vec<String>, PeerAccess)> {
+    ) -> Result<(Self, Vec<DeviceIdentity>, PeerAccess)> {
         let me = bootstrap.rank() as usize;
         let faults = pairs(config.p2p_faults(), bootstrap.size() as usize)?;
-        let devices = bootstrap.allgather("devices", device.identity().as_bytes())?;
-        let devices: Vec<String> = devices.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect();
+        let devices = bootstrap.allgather("devices", &device.identity().to_bytes())?;
+        let devices: Vec<DeviceIdentity> = devices.iter().map(|told| DeviceIdentity::told(told)).collect();
         let members = self.neighbours.members();
         let obstacle = |pe: &usize| {
             if faults.contains(&(me.min(*pe), me.max(*pe))) {
@@ -53,7 +53,7 @@ impl Plan {
         for (pe, reason) in members.iter().zip(&obstacles) {
             let (pe, Some(reason)) = (*pe, reason) else { continue };
             if config.transport() == Transport::P2p {
-                let (device, peer_device) = (devices[me].clone(), devices[pe].clone());
+                let (device, peer_device) = (devices[me].to_string(), devices[pe].to_string());
                 let reason = reason.clone();
                 return Err(TransportError::NoPeerAccess { me, device, pe, peer_device, reason }.into());
             }
@@ -92,7 +92,7 @@ struct Access {
 
 impl PeerAccess {
     /// Reads what each PE has told, and the identity of its device.
-    fn parse(told: &[Vec<u8>], devices: &[String]) -> Result<Self, TransportError> {
+    fn parse(told: &[Vec<u8>], devices: &[DeviceIdentity]) -> Result<Self, TransportError> {
         let mut places = HashMap::new();
         let mut entry = |told: &[u8]| {
             let (first, reached) = told.split_first_chunk()?;
@@ -104,8 +104,8 @@ impl PeerAccess {
         let entries = told.iter().enumerate().map(|(pe, told)| entry(told).ok_or(TransportError::Reach { pe }));
         let by_pe = entries.collect::<Result<_, _>>()?;
         let mut owners = HashMap::new();
-        let owner = |(pe, name): (usize, &String)| *owners.entry(unique_part(name).to_owned()).or_insert(pe);
-        let devices = devices.iter().enumerate().map(owner).collect();
+        let keys = devices.iter().map(|device| &device.key);
+        let devices = keys.enumerate().map(|(pe, key)| *owners.entry(key).or_insert(pe)).collect();
         Ok(Self { by_pe, devices })
     }
 
@@ -154,12 +154,6 @@ impl PeerAccess {
         }
         cliques
     }
-}
-
-/// Returns what tells a device apart in its [`Device::identity`]: the same for all PEs that use it,
-/// though each may have another number for it.
-fn unique_part(identity: &str) -> &str {
-    identity.split(' ').next().unwrap_or(identity)
 }
 
 /// Returns the pairs of PEs in `OXSHMEM_P2P_FAULTS`, the lower number first.
@@ -227,7 +221,8 @@ mod tests {
     fn what_pes_say_of_their_reach_is_read_or_refused() {
         let word = |first: u32, reached: u128| [&first.to_le_bytes()[..], &reached.to_le_bytes()].concat();
         let told = [word(0, 0b11), word(1, 1), word(0, 0b10)];
-        let devices = ["b0 GPU 0, H200", "a0 GPU 0, H200", "b0 GPU 1, H200"].map(str::to_owned);
+        let gpu = |key: &str, name: &str| DeviceIdentity { key: key.to_owned(), name: name.to_owned() };
+        let devices = [gpu("b0", "GPU 0, H200"), gpu("a0", "GPU 0, H200"), gpu("b0", "GPU 1, H200")];
         let reach = PeerAccess::parse(&told, &devices).unwrap();
         let expected = [(0, 0, 0b11), (1, 0, 1), (0, 1, 0b10)];
         assert_eq!(reach.by_pe, expected.map(|(first, place, reached)| Access { first, place, reached }));

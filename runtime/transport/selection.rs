@@ -82,7 +82,7 @@ pub(super) fn choose(
     device: &dyn Device,
 ) -> Result<(Vec<Chosen>, Vec<Place>)> {
     let located = locate(config, bootstrap, nodes, device);
-    check_write_ordering(device.write_ordering(), &device.identity())?;
+    check_write_ordering(device.write_ordering(), &device.identity().to_string())?;
     let located = located?;
     for Chosen { card, distance, place, .. } in &located.0 {
         let me = bootstrap.rank();

@@ -63,6 +63,7 @@ use oxshmem_hca::soft::Accelerator;
 use oxshmem_system::words::count32;
 
 use super::error::DeviceError;
+use super::identity::DeviceIdentity;
 use super::interface::{
     AddressSpace, Aside, Copier, Device, DeviceCopy, HostMemory, LoadedModule, MappedRegisters, Memory, ProgramMemory,
     Wait,
@@ -231,16 +232,16 @@ fn choose(node_rank: usize) -> Result<Option<Gpu>, DriverError> {
     Gpu::get(count32(ordinal).cast_signed()).map(Some)
 }
 
-/// Returns what [`Device::identity`] is made of: the UUID in hexadecimal digits, and what people
-/// call the GPU.
-fn identity(uuid: Uuid, ordinal: i32, name: &str) -> String {
-    let digits: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("{digits} GPU {ordinal}, {name}")
+/// Returns a UUID in hexadecimal digits.
+fn digits(uuid: Uuid) -> String {
+    uuid.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Returns the UUID of an [`identity`].
-fn uuid_of(identity: &str) -> Option<Uuid> {
-    let digits = identity.split(' ').next().filter(|digits| digits.len() == 32)?;
+/// Returns the UUID with these [`digits`].
+fn uuid_of(digits: &str) -> Option<Uuid> {
+    if digits.len() != 32 {
+        return None;
+    }
     let mut uuid = [0; 16];
     for (at, byte) in uuid.iter_mut().enumerate() {
         *byte = u8::from_str_radix(digits.get(2 * at..2 * at + 2)?, 16).ok()?;
@@ -327,12 +328,13 @@ impl Device for CudaDevice {
         "cuda"
     }
 
-    fn identity(&self) -> String {
-        identity(self.gpu().uuid, self.gpu().ordinal, &self.name)
+    fn identity(&self) -> DeviceIdentity {
+        let Gpu { uuid, ordinal, .. } = self.gpu();
+        DeviceIdentity { key: digits(uuid), name: format!("GPU {ordinal}, {}", self.name) }
     }
 
-    fn reaches(&self, peer: &str) -> Result<(), String> {
-        let uuid = uuid_of(peer).ok_or("it did not say which GPU it has")?;
+    fn reaches(&self, peer: &DeviceIdentity) -> Result<(), String> {
+        let uuid = uuid_of(&peer.key).ok_or("it did not say which GPU it has")?;
         let found = Gpu::find(uuid).map_err(|error| error.to_string())?;
         let Some(theirs) = found else {
             return Err("this process does not see that GPU (CUDA_VISIBLE_DEVICES)".into());
@@ -607,12 +609,10 @@ mod tests {
     use crate::device::takes_gpu;
 
     #[test]
-    fn a_gpu_is_recognised_by_its_identity() {
+    fn a_gpu_is_recognised_by_the_digits_of_its_uuid() {
         let uuid: Uuid = std::array::from_fn(|i| i as u8 * 16 + 1);
-        let text = identity(uuid, 3, "NVIDIA H200");
-        assert_eq!(uuid_of(&text), Some(uuid));
-        assert!(text.ends_with("GPU 3, NVIDIA H200"), "{text}");
-        for other in ["", "cpu", "0101", "zz010101010101010101010101010101 GPU 0", "\u{e9}".repeat(16).as_str()] {
+        assert_eq!(uuid_of(&digits(uuid)), Some(uuid));
+        for other in ["", "cpu", "0101", "zz010101010101010101010101010101", "\u{e9}".repeat(16).as_str()] {
             assert_eq!(uuid_of(other), None, "{other}");
         }
     }
