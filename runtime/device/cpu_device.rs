@@ -296,7 +296,7 @@ impl Device for CpuDevice {
         self.executor(stream).ok().map(Executor::is_idle)
     }
 
-    unsafe fn copy_on(&self, _stream: &Stream, _copy: DeviceCopy, _in_graphs: bool) -> Result<bool, DeviceError> {
+    unsafe fn copy_on(&self, _stream: &Stream, _copy: DeviceCopy) -> Result<bool, DeviceError> {
         Ok(false)
     }
 

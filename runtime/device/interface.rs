@@ -22,6 +22,9 @@ pub(crate) struct DeviceCopy {
     pub to: u64,
     pub from: u64,
     pub bytes: u64,
+    /// Whether it is queued on a stream that is being captured, where it becomes a copy of the
+    /// graph. Copies beside each other always are.
+    pub in_graphs: bool,
 }
 
 /// Memory of a device that this process allocated, zeroed at first. Mappings and copies of the
@@ -193,11 +196,11 @@ pub(crate) trait Device: Debug + Send + Sync {
     /// Waits for nothing.
     fn has_ended(&self, stream: &Stream) -> Option<bool>;
     /// Queues a copy of device memory by a copy engine; `false`, and nothing is queued, if the
-    /// device has none, or if the stream is being captured and `in_graphs` is not set.
+    /// device has none, or if the stream is being captured and the copy is not for graphs.
     ///
     /// # Safety
     /// Both ranges are mapped device memory until the copy has ended.
-    unsafe fn copy_on(&self, stream: &Stream, copy: DeviceCopy, in_graphs: bool) -> Result<bool, DeviceError>;
+    unsafe fn copy_on(&self, stream: &Stream, copy: DeviceCopy) -> Result<bool, DeviceError>;
     /// Queues `copies`, one after another, and `beside` at the same time; what is queued later
     /// begins when all have ended. `false`, and nothing is queued, if the device has no copy
     /// engines.

@@ -4,7 +4,7 @@ use bytemuck::Pod;
 
 use crate::Result;
 use crate::pe::Pe;
-use crate::profile::host::Subject;
+use crate::profile::host::{Operation, Subject};
 use crate::slice::SymmetricView;
 
 mod sealed {
@@ -133,7 +133,7 @@ impl<T: AtomicValue> Atomic<'_, T> {
     fn perform(&self, operand: T, compare: T, op: Op) -> Result<T> {
         let own = self.own;
         let target = self.at.element(own.id(), "an atomic")?;
-        let _call = own.host_profile().begins("atomic", Subject::Peer(self.pe), size_of::<T>() as u64);
+        let _call = own.host_profile().begins(Operation::Atomic, Subject::Peer(self.pe), size_of::<T>() as u64);
         let (operand, compare) = (operand.to_word(), compare.to_word());
         let (peer, old) = (own.peer(self.pe), own.staging_address());
         // SAFETY: the kernels write their result to the staging buffer and check the target

@@ -3,6 +3,7 @@
 
 use oxshmem_system::words::{const32, native};
 
+use super::issuer::begins;
 use super::issuer::sealed::Issuer;
 use super::operations::Operations;
 use super::transfer;
@@ -12,7 +13,7 @@ use crate::heap::LocalPlace;
 use crate::heap::error::HeapError;
 use crate::pe::Pe;
 use crate::pe::parts::STAGING_BYTES;
-use crate::profile::host::Subject;
+use crate::profile::host::{Operation, Subject};
 use crate::slice::Compare;
 
 /// Most threads of a strided transfer.
@@ -193,9 +194,9 @@ impl StridedTransfer {
     fn queue<I: Operations>(&self, issuer: &I, name: &str, args: (u64, u64, i64, i64), n: usize) -> Result<()> {
         let own = issuer.issuing_pe();
         let element_bytes = u32::try_from(self.element_bytes).unwrap_or(u32::MAX);
-        let operation = if name == "oxshmem_host_iput" { "iput" } else { "iget" };
+        let operation = if name == "oxshmem_host_iput" { Operation::Iput } else { Operation::Iget };
         let bytes = (n * self.element_bytes) as u64;
-        let _call = own.host_profile().begins(operation, Subject::Peer(self.pe), bytes);
+        let _call = begins(issuer, operation, Subject::Peer(self.pe), bytes);
         let args = (args.0, args.1, args.2, args.3, n as u64, element_bytes, own.peer(self.pe));
         let threads = u32::try_from(n.next_multiple_of(32)).unwrap_or(THREADS).min(THREADS);
         // SAFETY: the caller of `put` and `get` has promised the local side, or it is the staging
@@ -239,7 +240,7 @@ pub fn put_word<I: Operations>(issuer: &I, address: u64, word: u64, bytes: usize
         return Err(HeapError::Strided { stride: 1, element_bytes: bytes }.into());
     }
     let address = own.view_at::<u8>(address, bytes).resolve(own.id())?.0;
-    let _call = own.host_profile().begins("p", Subject::Peer(pe), bytes as u64);
+    let _call = begins(issuer, Operation::P, Subject::Peer(pe), bytes as u64);
     let stream = issuer.issuing_stream()?;
     if !own.queue_word(address, word, bytes as u64, pe, stream)? {
         let args = (address, word, u32::try_from(bytes).unwrap_or(u32::MAX), own.peer(pe));
@@ -338,7 +339,7 @@ pub unsafe fn wait_until_all<I: Operations>(
             return Err(HeapError::NotOnDevice { address, bytes: bytes * n }.into());
         }
     }
-    let _call = own.host_profile().begins("wait_until", Subject::Own, 0);
+    let _call = begins(issuer, Operation::WaitUntil, Subject::Own, 0);
     let args = (variables, n as u64, status, cmp as i32, value, values, element);
     // SAFETY: the caller's promise; the variables are allocated.
     unsafe { own.queue_host_kernel(issuer.issuing_stream()?, "oxshmem_host_wait", 1, args) }?;

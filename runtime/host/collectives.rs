@@ -6,6 +6,7 @@ use half::{bf16, f16};
 use num_complex::Complex;
 
 use super::copies::{Args, queue_copies};
+use super::issuer::begins;
 use super::issuer::sealed::Issuer;
 use super::transfer::THREADS;
 use crate::Result;
@@ -13,7 +14,7 @@ use crate::abi::{Algorithm, Call, ReduceOp, Type};
 use crate::device::LaunchConfig;
 use crate::heap::error::HeapError;
 use crate::pe::Pe;
-use crate::profile::host::Subject;
+use crate::profile::host::{Operation, Subject};
 use crate::slice::SymmetricView;
 use crate::team::choice::{Plan, Size};
 use crate::team::{Team, TeamError};
@@ -138,9 +139,9 @@ pub(super) fn meet<I: Issuer + ?Sized>(issuer: &I, team: &Team, call: Call) -> R
     let (known, n_pes) = (team.known(own.id(), own.my_pe())?, team.n_pes());
     let handle = known.handle;
     if I::WAITS && n_pes == own.n_pes() {
-        own.check_call(|| format!("{} of team {handle}", name_of(call as u32)))?;
+        own.check_call(|| format!("{} of team {handle}", operation(call as u32).name()))?;
     }
-    let _call = own.host_profile().begins(name_of(call as u32), Subject::Team(handle), 0);
+    let _call = begins(issuer, operation(call as u32), Subject::Team(handle), 0);
     let stream = issuer.issuing_stream()?;
     let by_network = known.one_round == 0 || (call == Call::Barrier && own.network().is_some());
     if by_network {
@@ -163,10 +164,10 @@ pub(super) fn queue<I: Issuer + ?Sized>(issuer: &I, team: &Team, call: impl FnOn
     let (handle, bytes) = (args.1, size.total);
     if I::WAITS && team.n_pes() == own.n_pes() {
         // What a refused call would be is known to no other PE.
-        let call = name_of(args.0);
+        let call = operation(args.0).name();
         own.check_call(|| format!("{call} of team {handle} with {bytes} bytes in all"))?;
     }
-    let _call = own.host_profile().begins(name_of(args.0), Subject::Team(handle), bytes);
+    let _call = begins(issuer, operation(args.0), Subject::Team(handle), bytes);
     let stream = issuer.issuing_stream()?;
     let threads_of = |blocks: u32, total: u64, few: u64| {
         let each = total / u64::from(blocks);
@@ -240,18 +241,18 @@ fn kernel_by_blocks(call: u32, kind: u32, op: u32, algorithm: Algorithm) -> &'st
     }
 }
 
-/// Returns the name of a collective in the API.
-fn name_of(call: u32) -> &'static str {
+/// Returns the operation of the API that a call of device code is.
+fn operation(call: u32) -> Operation {
     match call {
-        call if call == Call::Sync as u32 => "sync",
-        call if call == Call::Barrier as u32 => "barrier",
-        call if call == Call::Broadcast as u32 => "broadcast",
-        call if call == Call::Collect as u32 => "collect",
-        call if call == Call::Fcollect as u32 => "fcollect",
-        call if call == Call::Alltoall as u32 => "alltoall",
-        call if call == Call::Alltoalls as u32 => "alltoalls",
-        call if call == Call::Reduce as u32 => "reduce",
-        _ => "reducescatter",
+        call if call == Call::Sync as u32 => Operation::Sync,
+        call if call == Call::Barrier as u32 => Operation::Barrier,
+        call if call == Call::Broadcast as u32 => Operation::Broadcast,
+        call if call == Call::Collect as u32 => Operation::Collect,
+        call if call == Call::Fcollect as u32 => Operation::Fcollect,
+        call if call == Call::Alltoall as u32 => Operation::Alltoall,
+        call if call == Call::Alltoalls as u32 => Operation::Alltoalls,
+        call if call == Call::Reduce as u32 => Operation::Reduce,
+        _ => Operation::Reducescatter,
     }
 }
 

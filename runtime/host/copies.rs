@@ -128,10 +128,11 @@ pub(super) fn queue_copies(
     let view = View { call, me, members: pes.len(), dst, src, bytes, root };
     // The meeting of a call that is wrong fails on all members, and then no other follows.
     let steps = if refused || !view.is_accepted() { vec![Vec::new()] } else { view.steps() };
-    let put = |part: Part| ((part.to, part.from), part.bytes, pes[part.member]);
+    let put =
+        |part: Part| Put { is_copied_in_graphs: true, ..Put::new((part.to, part.from), part.bytes, pes[part.member]) };
     for step in steps {
         let puts = step.into_iter().filter(|part| part.bytes != 0).map(put);
-        let (here, there): (Vec<Put>, Vec<Put>) = puts.partition(|(_, _, pe)| *pe == own.my_pe());
+        let (here, there): (Vec<Put>, Vec<Put>) = puts.partition(|put| put.pe == own.my_pe());
         // A copy within the GPU takes nothing of its links, and costs no time beside those over
         // them.
         let is_queued = match here[..] {
@@ -141,9 +142,9 @@ pub(super) fn queue_copies(
             _ => false,
         };
         let left = if is_queued { Vec::new() } else { [there, here].concat() };
-        for (sides, bytes, pe) in left {
+        for put in left {
             // SAFETY: as above.
-            unsafe { own.queue_part(sides, bytes, pe, stream, true) }?;
+            unsafe { own.queue_put(put, stream) }?;
         }
         // SAFETY: the kernel takes what the host knows of a team, and checks that it still exists.
         unsafe { own.queue_collective(stream, "oxshmem_host_copied", config, (call, known)) }?;

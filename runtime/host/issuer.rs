@@ -1,6 +1,7 @@
 //! What issues operations: a PE, which waits for them, or a PE on a stream, which does not.
 
 use crate::pe::Pe;
+use crate::profile::host::{Call, Operation, Subject};
 use crate::stream::{OnStream, Stream};
 use crate::{Result, device};
 
@@ -44,4 +45,15 @@ impl sealed::Issuer for OnStream<'_> {
     fn finish(&self) -> Result<()> {
         Ok(())
     }
+}
+
+/// Begins a call of the issuer for its PE's profile. It ends when what is returned is dropped.
+pub(super) fn begins<I: sealed::Issuer + ?Sized>(
+    issuer: &I,
+    operation: Operation,
+    subject: Subject,
+    bytes: u64,
+) -> Call<'_> {
+    let profile = issuer.issuing_pe().host_profile();
+    if I::WAITS { profile.begins(operation, subject, bytes) } else { profile.queues(operation, subject, bytes) }
 }

@@ -5,15 +5,15 @@ use bytemuck::Pod;
 use oxshmem_system::words::{const32, native};
 
 use super::collectives::{Reducible, checked, defined, meet, parts, queue, refusable, sides, span, stride};
-use super::issuer::sealed;
+use super::issuer::{begins, sealed};
 use super::sides::{Destination, Local, LocalMut, Source};
-use super::transfer;
+use super::transfer::{self, Put};
 use crate::Result;
 use crate::abi::{Call, Collective, ReduceOp};
 use crate::heap::LocalPlace;
 use crate::heap::error::HeapError;
 use crate::pe::Pe;
-use crate::profile::host::Subject;
+use crate::profile::host::{Operation, Subject};
 use crate::slice::{Compare, Signal, SignalUpdate, Strided, Symmetric, SymmetricView, bytes_of};
 use crate::stream::OnStream;
 use crate::team::Team;
@@ -91,21 +91,22 @@ pub trait Operations: sealed::Issuer {
     fn put<D: Symmetric>(&self, dst: D, src: impl Source<Self, Element = D::Element>, pe: usize) -> Result<()> {
         let own = self.issuing_pe();
         let dst = dst.into_view();
-        match src.source(self)? {
-            Local::Host(data) => own.put_bytes(first_bytes(own, &dst, data.len() as u64)?, data, pe),
+        let src = src.source(self)?;
+        let target = first_bytes(own, &dst, src.bytes())?;
+        let _call = begins(self, Operation::Put, Subject::Peer(pe), src.bytes());
+        match src {
+            Local::Host(data) => own.put_bytes(target, data, pe),
             Local::Device(source, bytes, hold) => {
-                let target = first_bytes(own, &dst, bytes)?;
                 // SAFETY: the source is memory of the device that a slice names, and `hold` keeps
                 // until the operation is queued.
-                unsafe { own.queue_put((target, source), bytes, pe, self.issuing_stream()?) }?;
+                unsafe { own.queue_put(Put::new((target, source), bytes, pe), self.issuing_stream()?) }?;
                 drop(hold);
                 self.finish()
             }
             Local::Raw(source, bytes) => {
-                let target = first_bytes(own, &dst, bytes as u64)?;
                 if is_direct::<Self>(own, source, bytes)? {
                     // SAFETY: the maker of the `RawMemory` has promised that it is readable.
-                    unsafe { own.queue_put((target, source), bytes as u64, pe, self.issuing_stream()?) }?;
+                    unsafe { own.queue_put(Put::new((target, source), bytes as u64, pe), self.issuing_stream()?) }?;
                     return self.finish();
                 }
                 // SAFETY: as above; on a PE the call ends before the promise does.
@@ -138,27 +139,21 @@ pub trait Operations: sealed::Issuer {
         let src = src.into_view();
         let (source, len) = src.resolve(own.id())?;
         let bytes = bytes_of::<S::Element>(len);
-        let room = |given: u64| {
-            if bytes <= given {
-                return Ok(());
-            }
-            let room = native(given / (size_of::<S::Element>() as u64).max(1));
-            Err(HeapError::TooShort { side: "dst", needed: len, len: room, allocation: None })
-        };
-        match dst.destination(self)? {
-            LocalMut::Host(data) => {
-                room(data.len() as u64)?;
-                own.get_bytes(source, &mut data[..native(bytes)], pe)
-            }
-            LocalMut::Device(target, given, hold) => {
-                room(given)?;
+        let dst = dst.destination(self)?;
+        if bytes > dst.bytes() {
+            let room = native(dst.bytes() / (size_of::<S::Element>() as u64).max(1));
+            return Err(HeapError::TooShort { side: "dst", needed: len, len: room, allocation: None }.into());
+        }
+        let _call = begins(self, Operation::Get, Subject::Peer(pe), bytes);
+        match dst {
+            LocalMut::Host(data) => own.get_bytes(source, &mut data[..native(bytes)], pe),
+            LocalMut::Device(target, _, hold) => {
                 // SAFETY: as in `put`.
                 unsafe { own.queue_get((target, source), bytes, pe, self.issuing_stream()?) }?;
                 drop(hold);
                 self.finish()
             }
-            LocalMut::Raw(target, given) => {
-                room(given as u64)?;
+            LocalMut::Raw(target, _) => {
                 if is_direct::<Self>(own, target, native(bytes))? {
                     // SAFETY: the maker of the `RawMemory` has promised that it is writable.
                     unsafe { own.queue_get((target, source), bytes, pe, self.issuing_stream()?) }?;
@@ -194,17 +189,18 @@ pub trait Operations: sealed::Issuer {
         let own = self.issuing_pe();
         let dst = dst.into_view();
         let update = update.resolve(own.id())?;
-        match src.source(self)? {
-            Local::Host(data) => own.put_bytes_signal(first_bytes(own, &dst, data.len() as u64)?, data, update, pe),
+        let src = src.source(self)?;
+        let target = first_bytes(own, &dst, src.bytes())?;
+        let _call = begins(self, Operation::PutSignal, Subject::Peer(pe), src.bytes());
+        match src {
+            Local::Host(data) => own.put_bytes_signal(target, data, update, pe),
             Local::Device(source, bytes, hold) => {
-                let target = first_bytes(own, &dst, bytes)?;
                 // SAFETY: as in `put`.
                 unsafe { own.queue_put_signal((target, source), bytes, update, pe, self.issuing_stream()?) }?;
                 drop(hold);
                 self.finish()
             }
             Local::Raw(source, bytes) => {
-                let target = first_bytes(own, &dst, bytes as u64)?;
                 if is_direct::<Self>(own, source, bytes)? {
                     let sides = (target, source);
                     // SAFETY: as in `put`.
@@ -234,7 +230,7 @@ pub trait Operations: sealed::Issuer {
     fn signal(&self, update: SignalUpdate<'_>, pe: usize) -> Result<()> {
         let own = self.issuing_pe();
         let update = update.resolve(own.id())?;
-        let _call = own.host_profile().begins("signal_op", Subject::Peer(pe), size_of::<u64>() as u64);
+        let _call = begins(self, Operation::SignalOp, Subject::Peer(pe), size_of::<u64>() as u64);
         own.queue_signal(update, pe, self.issuing_stream()?)?;
         self.finish()
     }
@@ -259,7 +255,7 @@ pub trait Operations: sealed::Issuer {
         let own = self.issuing_pe();
         let seen = if Self::WAITS { own.staging_address() } else { 0 };
         let args = (signal.address(own.id())?, cmp as i32, value, seen);
-        let _call = own.host_profile().begins("signal_wait_until", Subject::Own, 0);
+        let _call = begins(self, Operation::SignalWaitUntil, Subject::Own, 0);
         // SAFETY: the kernel reads the signal, and writes the staging buffer if it is told to.
         unsafe { own.queue_host_kernel(self.issuing_stream()?, "oxshmem_host_signal_wait", 1, args) }?;
         self.finish()?;
@@ -282,7 +278,7 @@ pub trait Operations: sealed::Issuer {
     /// ```
     fn quiet(&self) -> Result<()> {
         let own = self.issuing_pe();
-        let _call = own.host_profile().begins("quiet", Subject::Own, 0);
+        let _call = begins(self, Operation::Quiet, Subject::Own, 0);
         let stream = self.issuing_stream()?;
         // What a GPU's stream has done by load and store is complete when the stream gets there.
         if own.gpu().is_none() || own.network().is_some() {
@@ -337,7 +333,7 @@ pub trait Operations: sealed::Issuer {
     /// wait for each other.
     ///
     /// Members learn of each other's wrong calls, and get an error too; then no `dst` has been
-    /// written, and the team can go on.
+    /// written, unless copy engines carry the call out (`docs/teams.md`), and the team can go on.
     ///
     /// ```
     /// use oxshmem::Operations;

@@ -92,6 +92,28 @@ pub enum LocalMut<'a> {
     Raw(u64, usize),
 }
 
+impl Local<'_> {
+    /// Returns how many bytes it has.
+    pub(super) fn bytes(&self) -> u64 {
+        match self {
+            Self::Host(data) => data.len() as u64,
+            Self::Device(_, bytes, _) => *bytes,
+            Self::Raw(_, bytes) => *bytes as u64,
+        }
+    }
+}
+
+impl LocalMut<'_> {
+    /// Returns how many bytes it has room for.
+    pub(super) fn bytes(&self) -> u64 {
+        match self {
+            Self::Host(data) => data.len() as u64,
+            Self::Device(_, bytes, _) => *bytes,
+            Self::Raw(_, bytes) => *bytes as u64,
+        }
+    }
+}
+
 /// What is dropped when an operation has been queued: it orders the operation before whatever uses
 /// the memory next.
 #[doc(hidden)]

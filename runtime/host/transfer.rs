@@ -7,7 +7,7 @@ use crate::Result;
 use crate::device::{DeviceCopy, Stream};
 use crate::pe::Pe;
 use crate::pe::parts::STAGING_BYTES;
-use crate::profile::host::Subject;
+use crate::profile::host::{Operation, Subject};
 use crate::slice::{SignalOp, Symmetric, SymmetricView, bytes_of};
 
 /// From this many bytes on, a put with a signal is left to a copy engine, which takes as long as a
@@ -26,8 +26,29 @@ const COPY_THREADS: u32 = 1024;
 /// Bytes that are worth a thread.
 const BYTES_PER_THREAD: u64 = 16;
 
-/// A put's target and source, its bytes, and the PE.
-pub(super) type Put = ((u64, u64), u64, usize);
+/// A put of device memory. `source` is an address here, and `target` the symmetric address.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Put {
+    pub target: u64,
+    pub source: u64,
+    pub bytes: u64,
+    pub pe: usize,
+    /// Left to a copy engine in a graph, too, whatever its length.
+    pub is_copied_in_graphs: bool,
+}
+
+impl Put {
+    /// Returns a call's put, given target and source.
+    pub fn new((target, source): (u64, u64), bytes: u64, pe: usize) -> Self {
+        Self { target, source, bytes, pe, is_copied_in_graphs: false }
+    }
+
+    /// Returns the copy to where the target is mapped here.
+    fn copy(&self, there: u64) -> DeviceCopy {
+        let copy = transfer(there, self.source, self.bytes);
+        DeviceCopy { in_graphs: copy.in_graphs || self.is_copied_in_graphs, ..copy }
+    }
+}
 
 /// A signal's address, the value, and the number of the operator.
 pub(super) type Update = (u64, u64, i32);
@@ -94,6 +115,7 @@ impl Pe {
     pub fn get_vec<T: Pod>(&self, src: impl Symmetric<Element = T>, pe: usize) -> Result<Vec<T>> {
         let (address, len) = src.into_view().resolve(self.id())?;
         let mut data = vec![T::zeroed(); len];
+        let _call = self.host_profile().begins(Operation::Get, Subject::Peer(pe), bytes_of::<T>(len));
         self.get_bytes(address, bytemuck::cast_slice_mut(&mut data), pe)?;
         Ok(data)
     }
@@ -158,11 +180,6 @@ impl Pe {
 
     /// Copies `bytes` to the symmetric address `target` at `pe`.
     pub(super) fn put_bytes(&self, target: u64, bytes: &[u8], pe: usize) -> Result<()> {
-        let _call = self.host_profile().begins("put", Subject::Peer(pe), bytes.len() as u64);
-        self.put_pieces(target, bytes, pe)
-    }
-
-    fn put_pieces(&self, target: u64, bytes: &[u8], pe: usize) -> Result<()> {
         for (piece, part) in bytes.chunks(STAGING_BYTES).enumerate() {
             self.stage(part)?;
             let to = target + (piece * STAGING_BYTES) as u64;
@@ -181,10 +198,9 @@ impl Pe {
         (signal, value, op): Update,
         pe: usize,
     ) -> Result<()> {
-        let _call = self.host_profile().begins("put_signal", Subject::Peer(pe), bytes.len() as u64);
         let last = bytes.len().saturating_sub(1) / STAGING_BYTES * STAGING_BYTES;
         let (head, tail) = bytes.split_at(last);
-        self.put_pieces(target, head, pe)?;
+        self.put_bytes(target, head, pe)?;
         self.stage(tail)?;
         let args = (target + last as u64, self.staging_address(), tail.len() as u64, signal, value, op, self.peer(pe));
         // SAFETY: as in `put_bytes`.
@@ -193,7 +209,6 @@ impl Pe {
 
     /// Copies what is at the symmetric address `source` at `pe` to `bytes`.
     pub(super) fn get_bytes(&self, source: u64, bytes: &mut [u8], pe: usize) -> Result<()> {
-        let _call = self.host_profile().begins("get", Subject::Peer(pe), bytes.len() as u64);
         for (piece, part) in bytes.chunks_mut(STAGING_BYTES).enumerate() {
             let from = source + (piece * STAGING_BYTES) as u64;
             let args = (self.staging_address(), from, part.len() as u64, self.peer(pe));
@@ -213,33 +228,16 @@ impl Pe {
         u32::try_from(wanted).unwrap_or(u32::MAX).clamp(THREADS, COPY_THREADS)
     }
 
-    /// Queues a put of `bytes` bytes, given target and source.
+    /// Queues a put.
     ///
     /// # Safety
     /// The source names that many bytes that the device can read, until the operation has ended.
-    pub(super) unsafe fn queue_put(&self, sides: (u64, u64), bytes: u64, pe: usize, stream: &Stream) -> Result<()> {
-        let _call = self.host_profile().begins("put", Subject::Peer(pe), bytes);
-        // SAFETY: the caller's promise.
-        unsafe { self.queue_part(sides, bytes, pe, stream, is_copied_in_graphs(bytes)) }
-    }
-
-    /// Does the same as a part of a call, which is not counted. `in_graphs`: by a copy engine in a
-    /// graph, too.
-    ///
-    /// # Safety
-    /// The same as for [`queue_put`](Self::queue_put).
-    pub(super) unsafe fn queue_part(
-        &self,
-        (target, source): (u64, u64),
-        bytes: u64,
-        pe: usize,
-        stream: &Stream,
-        in_graphs: bool,
-    ) -> Result<()> {
+    pub(super) unsafe fn queue_put(&self, put: Put, stream: &Stream) -> Result<()> {
+        let Put { target, source, bytes, pe, .. } = put;
         if bytes != 0
             && let Some(there) = self.mapped(target, bytes, pe)
             // SAFETY: the target is mapped; the source is the caller's promise.
-            && unsafe { self.queue_copy(stream, DeviceCopy { to: there, from: source, bytes }, in_graphs) }?
+            && unsafe { self.queue_copy(stream, put.copy(there)) }?
         {
             return Ok(());
         }
@@ -248,15 +246,13 @@ impl Pe {
         unsafe { self.queue_host_kernel(stream, "oxshmem_host_put", self.copy_threads(bytes), args) }
     }
 
-    /// Queues puts by copy engines, each given as target and source, bytes and PE, and another one
-    /// at the same time; `false`, and nothing is queued, where that cannot be.
+    /// Queues puts by copy engines, and another one at the same time; `false`, and nothing is
+    /// queued, where that cannot be.
     ///
     /// # Safety
     /// The same as for [`queue_put`](Self::queue_put), and no put touches what another writes.
     pub(super) unsafe fn queue_puts_beside(&self, beside: Put, puts: &[Put], stream: &Stream) -> Result<bool> {
-        let copy = |&((target, source), bytes, pe): &Put| {
-            self.mapped(target, bytes, pe).map(|to| DeviceCopy { to, from: source, bytes })
-        };
+        let copy = |put: &Put| self.mapped(put.target, put.bytes, put.pe).map(|there| put.copy(there));
         let copies: Option<Vec<DeviceCopy>> = puts.iter().map(copy).collect();
         let (Some(beside), Some(copies)) = (copy(&beside), copies) else { return Ok(false) };
         // SAFETY: the targets are mapped; the rest is the caller's promise.
@@ -274,12 +270,10 @@ impl Pe {
         pe: usize,
         stream: &Stream,
     ) -> Result<()> {
-        let _call = self.host_profile().begins("get", Subject::Peer(pe), bytes);
-        let in_graphs = is_copied_in_graphs(bytes);
         if bytes != 0
             && let Some(there) = self.mapped(source, bytes, pe)
             // SAFETY: the source is mapped; the target is the caller's promise.
-            && unsafe { self.queue_copy(stream, DeviceCopy { to: target, from: there, bytes }, in_graphs) }?
+            && unsafe { self.queue_copy(stream, transfer(target, there, bytes)) }?
         {
             return Ok(());
         }
@@ -318,12 +312,10 @@ impl Pe {
         pe: usize,
         stream: &Stream,
     ) -> Result<()> {
-        let _call = self.host_profile().begins("put_signal", Subject::Peer(pe), bytes);
-        let in_graphs = is_copied_in_graphs(bytes);
         if bytes >= COPY_ENGINE_BYTES
             && let Some(there) = self.mapped(target, bytes, pe)
             // SAFETY: the target is mapped; the source is the caller's promise.
-            && unsafe { self.queue_copy(stream, DeviceCopy { to: there, from: source, bytes }, in_graphs) }?
+            && unsafe { self.queue_copy(stream, transfer(there, source, bytes)) }?
         {
             return self.queue_signal((signal, value, op), pe, stream);
         }
@@ -333,9 +325,9 @@ impl Pe {
     }
 }
 
-/// Returns whether a transfer of that many bytes is left to a copy engine in a graph, too.
-fn is_copied_in_graphs(bytes: u64) -> bool {
-    bytes >= COPY_ENGINE_BYTES_IN_GRAPHS
+/// Returns the copy that carries out a transfer.
+fn transfer(to: u64, from: u64, bytes: u64) -> DeviceCopy {
+    DeviceCopy { to, from, bytes, in_graphs: bytes >= COPY_ENGINE_BYTES_IN_GRAPHS }
 }
 
 /// Returns the bytes of the host at `at`.

@@ -13,7 +13,6 @@ use crate::device::{LaunchConfig, LoadedModule, ModuleSource};
 use crate::host::operations::Operations;
 use crate::identity::PeId;
 use crate::pe::Pe;
-use crate::profile::host::Subject;
 
 /// A module of device code that is loaded and knows the PE's state. Made by [`Pe::load`];
 /// [`kernels!`](crate::kernels) loads modules too, and is what most programs use.
@@ -140,7 +139,7 @@ impl Kernel {
     pub unsafe fn launch(&self, on: &impl Operations, config: LaunchConfig, args: impl KernelArgs) -> Result<()> {
         let own = on.issuing_pe();
         own.id().admit(self.pe, &format!("kernel `{}`", self.name), "load its module again with this PE")?;
-        let _call = own.host_profile().begins_with("launch", Some(&self.name), Subject::Own, 0);
+        let _call = own.host_profile().launches(&self.name);
         // SAFETY: the caller's promise.
         unsafe { own.queue_kernel(on.issuing_stream()?, (self.loaded.as_ref(), &self.name), config, &args) }
     }

@@ -131,6 +131,7 @@ impl Joined {
         watched.scene().joined(bootstrap.rank(), bootstrap.size(), bootstrap.calls());
         let dump = dump_of_failure(&watched);
         bootstrap.on_failure(Box::new(dump));
+        profile.joined(bootstrap.size() as usize);
         phases.end("bootstrap", &profile);
         if let Some(reason) = profile.missing() {
             report(format_args!("PE {}: OXSHMEM_PROFILE=nvtx: {reason}", bootstrap.rank()));

@@ -94,7 +94,9 @@ impl Pe {
         }
         // SAFETY: the caller's promise.
         let stream = unsafe { self.device.stream_from_raw(raw) }?;
-        self.named.replace(Some(stream.clone()));
+        if stream.is_named(raw) {
+            self.named.replace(Some(stream.clone()));
+        }
         Ok(Stream::new(self.id, stream))
     }
 
@@ -218,13 +220,13 @@ impl Pe {
     }
 
     /// Queues a copy of device memory by a copy engine; `false` if the device has none, or if the
-    /// stream is being captured and `in_graphs` is not set.
+    /// stream is being captured and the copy is not for graphs.
     ///
     /// # Safety
     /// The same as for [`Device::copy_on`](device::Device::copy_on).
-    pub(crate) unsafe fn queue_copy(&self, stream: &device::Stream, copy: DeviceCopy, in_graphs: bool) -> Result<bool> {
+    pub(crate) unsafe fn queue_copy(&self, stream: &device::Stream, copy: DeviceCopy) -> Result<bool> {
         // SAFETY: the caller's promise.
-        self.queued(stream, "copy", unsafe { self.device.copy_on(stream, copy, in_graphs) })
+        self.queued(stream, "copy", unsafe { self.device.copy_on(stream, copy) })
     }
 
     /// Queues copies by copy engines, and another one at the same time; `false` if the device has

@@ -17,7 +17,7 @@ use crate::heap::allocation::{Allocation, AllocationInfo};
 use crate::heap::error::{AddressProblem, HeapError};
 use crate::heap::{LocalPlace, SymmetricHeap};
 use crate::memory::{MemoryBytes, MemoryKind, MemoryUse};
-use crate::profile::host::Subject;
+use crate::profile::host::{Operation, Subject};
 use crate::slab::Slab;
 use crate::slice::{SymmetricSlice, bytes_of};
 use crate::transport::Network;
@@ -79,7 +79,7 @@ impl Pe {
     ) -> Result<SymmetricSlice<T>> {
         let align = align.max(align_of::<T>()) as u64;
         let bytes = bytes_of::<T>(len);
-        let _call = self.profile.begins("alloc", Subject::Own, bytes);
+        let _call = self.profile.begins(Operation::Alloc, Subject::Own, bytes);
         self.agree("alloc", &format!("alloc of {bytes} bytes aligned to {align}"))?;
         let offset = self.heap.borrow_mut().reserve(bytes, align)?;
         if let Err(error) = self.back_heap(offset + bytes.max(1)) {
@@ -149,7 +149,7 @@ impl Pe {
     }
 
     fn free_agreed(&self, allocation: Result<impl Deref<Target = Allocation>, HeapError>) -> Result<()> {
-        let _call = self.profile.begins("free", Subject::Own, 0);
+        let _call = self.profile.begins(Operation::Free, Subject::Own, 0);
         let mut lent = false;
         let allocation = allocation.and_then(|allocation| {
             self.heap.borrow().check_own(&allocation)?;

@@ -9,7 +9,7 @@ use crate::device::cpu::{KernelError, KernelErrorKind};
 use crate::device::{DeviceError, Stream, Wait, flush_printf};
 use crate::dump::watcher;
 use crate::fault::{DeviceFault, FaultKind};
-use crate::profile::host::Subject;
+use crate::profile::host::{Operation, Subject};
 use crate::transport::Network;
 
 /// Waiting.
@@ -78,7 +78,7 @@ impl Pe {
 
     pub(super) fn wait(&self, wait: Wait<'_>) -> Result<()> {
         let mut report = [0; REPORT_BYTES];
-        let _call = self.profile.begins("wait", Subject::Own, 0);
+        let _call = self.profile.begins(Operation::Wait, Subject::Own, 0);
         let board = &self.scene().board;
         let _waiting = board.begins(match wait {
             Wait::Own => "waits for the PE's own stream",

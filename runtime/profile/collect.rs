@@ -181,13 +181,13 @@ impl Pe {
             nanoseconds,
         };
         let mut all: Vec<CallCount> = Vec::new();
-        for ((operation, subject), counted) in self.host_profile().counts() {
+        for (operation, subject, counted) in self.host_profile().counts() {
             let subject = match subject {
                 Subject::Own => (None, None),
                 Subject::Peer(pe) => (Some(pe), None),
                 Subject::Team(team) => (None, Some(team)),
             };
-            all.push(count(Origin::Host, operation, subject, counted));
+            all.push(count(Origin::Host, operation.name(), subject, counted));
         }
         if let Some(places) = self.device_profile() {
             let [peers, teams] = places.counts(self.slab())?;

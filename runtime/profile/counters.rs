@@ -130,7 +130,9 @@ pub struct CallCount {
     pub calls: u64,
     /// Bytes that the calls were to move.
     pub bytes: u64,
-    /// How long they took, all together. Calls on a stream take until the work is queued.
+    /// How long they took, all together. The host's calls on a stream take until the work is
+    /// queued, and are timed while `OXSHMEM_PROFILE` has `counters` or `trace`; otherwise they
+    /// count 0.
     pub nanoseconds: u64,
 }
 
@@ -397,7 +399,8 @@ impl Counters {
         serde_json::to_string_pretty(self).unwrap_or_default()
     }
 
-    /// Returns how often calls waited, and how long, of host and device together.
+    /// Returns how often calls waited, and how long, of host and device together. What the host
+    /// queues on a stream is among them, with the time that queuing took if that was measured.
     ///
     /// ```
     /// # fn main() -> oxshmem::Result<()> {

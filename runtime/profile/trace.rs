@@ -241,7 +241,7 @@ fn host_call(record: HostRecord) -> TraceCall {
     let HostRecord { operation, detail, subject, bytes, begin, end } = record;
     TraceCall {
         origin: Origin::Host,
-        operation,
+        operation: operation.name(),
         detail,
         pe: if let Subject::Peer(pe) = subject { Some(pe) } else { None },
         team: if let Subject::Team(team) = subject { Some(team) } else { None },

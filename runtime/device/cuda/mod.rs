@@ -253,7 +253,7 @@ fn uuid_of(digits: &str) -> Option<Uuid> {
 ///
 /// # Safety
 /// What [`Device::copy_on`] says, and the stream exists.
-unsafe fn start_copy(DeviceCopy { to, from, bytes }: DeviceCopy, stream: CUstream) -> Result<(), DriverError> {
+unsafe fn start_copy(DeviceCopy { to, from, bytes, .. }: DeviceCopy, stream: CUstream) -> Result<(), DriverError> {
     // SAFETY: the caller's promise.
     unsafe { driver!(cuMemcpyDtoDAsync_v2(to, from, handle::length(bytes), stream)) }
 }
@@ -473,10 +473,10 @@ impl Device for CudaDevice {
         on.map_or_else(|| self.stream.has_ended(), |stream| stream.has_ended(&self.stream))
     }
 
-    unsafe fn copy_on(&self, stream: &super::Stream, copy: DeviceCopy, in_graphs: bool) -> Result<bool, DeviceError> {
+    unsafe fn copy_on(&self, stream: &super::Stream, copy: DeviceCopy) -> Result<bool, DeviceError> {
         // SAFETY: the caller's promise; streams that a PE is called with exist.
         let start = |_, raw| unsafe { start_copy(copy, raw) }.map(|()| true);
-        self.queue(stream, (Transfer::Copy, in_graphs), "cannot queue a copy", start)
+        self.queue(stream, (Transfer::Copy, copy.in_graphs), "cannot queue a copy", start)
     }
 
     unsafe fn copy_beside(
