@@ -176,6 +176,7 @@ jobs! {
     host_atomics_ibgda_3_kernel: "host_atomics", Ibgda, 3, "OXSHMEM_SOFT_ENGINE" = "kernel";
     host_heap_ibgda_2_kernel: "host_heap", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";
     host_rounds_ibgda_3_kernel: "host_rounds", Ibgda, 3, "OXSHMEM_SOFT_ENGINE" = "kernel";
+    host_fence_ibgda_2_kernel: "host_fence", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";
     requests_ibgda_2_kernel: "requests", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";
     requests_ibgda_2_kernel_wrapping: "requests" "40", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "kernel", "OXSHMEM_QP_DEPTH" = "256";
     flood_ibgda_2_kernel: "flood" "4" "32" "700" "70000", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "kernel", "OXSHMEM_QPS_PER_PEER" = "1", "OXSHMEM_QP_DEPTH" = "256";

@@ -267,10 +267,7 @@ extern "C" fn oxshmem_host_quiet() -> c_int {
 
 #[unsafe(no_mangle)]
 extern "C" fn oxshmem_host_fence() -> c_int {
-    with_pe(|own| {
-        own.fence();
-        Ok(())
-    })
+    with_pe(|own| Ok(own.fence()?))
 }
 
 #[unsafe(no_mangle)]

@@ -2,7 +2,7 @@
 //
 // What the host API runs on the device: the host's puts, gets, atomics, signals and barriers take
 // the same paths as a kernel's. Each is launched as one block, so the operations to one peer share
-// a queue pair and stay in order.
+// a queue pair, which a fence puts in order.
 
 #include <oxshmem/oxshmem.h>
 
@@ -184,6 +184,13 @@ OXSHMEM_KERNEL(oxshmem_host_atomic64, uint64_t *target, uint64_t operand, uint64
 OXSHMEM_KERNEL(oxshmem_host_quiet) {
     oxshmem::port::grid_dependency_sync();
     oxshmem::quiet();
+}
+
+// For what kernels of one block have posted: this one has the rank of theirs, and so their queue
+// pairs.
+OXSHMEM_KERNEL(oxshmem_host_fence) {
+    oxshmem::port::grid_dependency_sync();
+    oxshmem::fence();
 }
 
 OXSHMEM_KERNEL(oxshmem_host_barrier, int team) {

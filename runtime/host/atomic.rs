@@ -85,7 +85,8 @@ enum Op {
 
 impl Pe {
     /// Returns the element `at` of PE `pe` as something to perform atomics on. Each atomic returns
-    /// when the old value is here; it is atomic with those of all PEs and of device code.
+    /// when the old value is here; it is atomic with those of all PEs and of device code,
+    /// unless `OXSHMEM_ATOMICS=gpu` says otherwise (`docs/semantics.md`).
     ///
     /// ```
     /// # fn main() -> oxshmem::Result<()> {

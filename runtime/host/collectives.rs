@@ -163,9 +163,11 @@ pub(super) fn queue<I: Issuer + ?Sized>(issuer: &I, team: &Team, call: impl FnOn
     let (Launch { size, args }, refused) = call(known.handle, own);
     let (handle, bytes) = (args.1, size.total);
     if I::WAITS && team.n_pes() == own.n_pes() {
-        // What a refused call would be is known to no other PE.
-        let call = operation(args.0).name();
-        own.check_call(|| format!("{call} of team {handle} with {bytes} bytes in all"))?;
+        own.check_call(|| match operation(args.0) {
+            // Members contribute different lengths.
+            Operation::Collect => format!("collect of team {handle}"),
+            call => format!("{} of team {handle} with {bytes} bytes in all", call.name()),
+        })?;
     }
     let _call = begins(issuer, operation(args.0), Subject::Team(handle), bytes);
     let stream = issuer.issuing_stream()?;

@@ -120,9 +120,14 @@ impl Pe {
         Ok(data)
     }
 
-    /// Orders the host's operations to each PE: those before the call are delivered before those
-    /// after it. They share one queue pair per peer, or are loads and stores, so nothing has to be
-    /// waited for.
+    /// Orders the operations that the host issues on this PE: those to a peer before the call are
+    /// delivered there before those after it. What it issues on streams is not ordered; call
+    /// [`quiet`](crate::Operations::quiet) there. Where a network takes part, the order is put on
+    /// the PE's own stream, and the call waits for nothing.
+    ///
+    /// # Errors
+    /// The device refuses the launch. What goes wrong later is reported by the next call that
+    /// waits.
     ///
     /// ```
     /// use oxshmem::Operations;
@@ -130,13 +135,20 @@ impl Pe {
     /// # let pe = oxshmem::init()?;
     /// let (data, ready) = (pe.alloc::<i32>(1)?, pe.alloc::<u64>(1)?);
     /// pe.put(&data, &[3], 0)?;
-    /// pe.fence();
+    /// pe.fence()?;
     /// pe.put(&ready, &[1], 0)?;
     /// # pe.finalize()
     /// # }
     /// ```
-    pub fn fence(&self) {
+    pub fn fence(&self) -> Result<()> {
+        let _call = self.host_profile().queues(Operation::Fence, Subject::Own, 0);
+        // For loads and stores of this thread by `ptr`. Those of earlier calls have ended.
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+        if self.network().is_none() {
+            return Ok(());
+        }
+        // SAFETY: the kernel takes no arguments.
+        unsafe { self.queue_host_kernel(&Stream::OWN, "oxshmem_host_fence", 1, ()) }
     }
 
     /// Returns the symmetric memory at `address`, an address of this PE's copy: for programs in

@@ -53,6 +53,11 @@ pub fn calls(_: &[String]) -> Outcome {
     differs(broadcast, "broadcast of team 0 with 16 bytes in all", "broadcast of team 0 with 24 bytes in all");
     // The calls that differ were not made, so the job goes on.
     pe.barrier_all()?;
+    // Members may contribute different lengths here.
+    let all = pe.alloc::<u64>(5)?;
+    pe.write(&words, &[pe.my_pe() as u64 + 1; 8])?;
+    pe.collect(&pe.team_world(), &all, words.view(..n))?;
+    assert_eq!(pe.read(&all)?, [1, 1, 2, 2, 2]);
     if pe.my_pe() == 0 {
         differs(pe.barrier_all(), "a collective call", "alloc");
     } else {

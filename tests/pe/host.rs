@@ -123,7 +123,7 @@ pub fn signals(_: &[String]) -> Outcome {
     }
     // The fence orders a put and a later put.
     pe.put(&data, &[1], next)?;
-    pe.fence();
+    pe.fence()?;
     pe.quiet()?;
     pe.sync_all()?;
     pe.finalize()?;

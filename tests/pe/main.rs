@@ -114,6 +114,7 @@ const CASES: &[Case] = &[
     ("host_collectives_late", host_collectives::late),
     ("host_collectives_refused", host_collectives::refused),
     ("host_collectives_thinned", host_collectives::thinned),
+    ("host_fence", queues::host_fence),
     ("host_heap", host::heap),
     ("host_memory", host::memory),
     ("host_mismatch", host::mismatch),

@@ -281,6 +281,38 @@ fn compare_requests(rig: &Rig) -> Outcome {
     Ok(())
 }
 
+/// `host_fence`: of what the host puts, the first request after a fence comes after those before
+/// it.
+pub fn host_fence(_: &[String]) -> Outcome {
+    let rig = Rig::new(&QUEUES)?;
+    let peer = (rig.me() + 1) % rig.n_pes();
+    let (words, names) = (rig.pe.alloc::<u64>(3)?, rig.pe.alloc::<Names>(1)?);
+    rig.pe.barrier_all()?;
+    rig.run_linear("queue_names", 1, 1, (&names, &words, peer as i32))?;
+    let Names { reserved, depth, .. } = rig.pe.read(&names)?[0];
+    for word in 0..3 {
+        if word == 2 {
+            rig.pe.fence()?;
+        }
+        rig.pe.put(words.at(word), &[word as u64 + 1], peer)?;
+    }
+    let queue = rig.pe.alloc::<u8>(depth as usize * 64)?;
+    rig.run_linear("queue_bytes", 1, 1, (&queue, peer as i32))?;
+    let queue = rig.pe.read(&queue)?;
+    for word in 0..3 {
+        let at = ((reserved + word) % depth * 64) as usize;
+        let request = Wqe::parse(&queue[at..at + 64])?;
+        assert!(
+            matches!(&request.op, Op::WriteInline { payload, .. } if payload[..] == (word + 1).to_le_bytes()),
+            "{request}"
+        );
+        assert_eq!(request.fence != Fence::None, word == 2, "request {word}: {request}");
+    }
+    rig.pe.barrier_all()?;
+    assert_eq!(rig.pe.read(&words)?, [1, 2, 3]);
+    rig.finish()
+}
+
 /// `order COMPLETE ROUNDS`: prints how often a signal of one queue pair came before the data of
 /// another.
 pub fn order(args: &[String]) -> Outcome {

@@ -62,11 +62,11 @@ template <class Scope> OXSHMEM_DEVICE void quiet(Scope) {
 
 // Orders puts, atomics and signals to each PE: those before the call are delivered before those
 // after it. For the operations of one block: its network operations to one peer share a queue pair,
-// which keeps them in order, so this is a memory fence and waits for nothing. There are two
-// exceptions (docs/semantics.md, "Atomics and cards"): where a card does the atomics on memory that
-// this PE also stores to, fence waits for this block's atomics there; and where a block's atomics
-// use another card than its other operations, for all that this block has posted. Between blocks
-// use quiet.
+// in which the next request is marked to come after those before it, so this is a memory fence and
+// waits for nothing. There are two exceptions (docs/semantics.md, "Atomics and cards"): where a
+// card does the atomics on memory that this PE also stores to, fence waits for this block's atomics
+// there; and where a block's atomics use another card than its other operations, for all that this
+// block has posted. Between blocks use quiet.
 OXSHMEM_LAZY OXSHMEM_DEVICE void fence() {
     const detail::Profiled profiled(detail::Op::fence, port::state().my_pe);
     detail::release_stores();
