@@ -110,6 +110,49 @@ void late_block() {
     check_sums(2, target(2), 4);
 }
 
+// The PE's last block never makes the call: the others leave it when the launch has been aborted,
+// and what they call after that does not tell any of them that it was good.
+void absent_block() {
+    if (block() + 1 == port::grid_blocks()) {
+        port::fetch_max<port::order::acq_rel, port::reach::system>(&detail::control().abort, abi::kAbortLaunch);
+        return;
+    }
+    fill_together(1, 4);
+    expect(reduce(grid, abi::kTeamWorld, op_sum, target(1), source(1), 4) != 0, "a call without a block has not failed");
+    expect(team_sync(grid, abi::kTeamWorld) != 0, "the call after it has not failed");
+    const uint32_t abort = port::load<port::order::relaxed, port::reach::system>(&detail::control().abort);
+    expect(abort == abi::kAbortLaunch, "a block has waited once more for one that was given up");
+}
+
+// A block comes late, and those that have left the call without it make another one at once: no
+// block takes the first for a good one.
+void late_block_alone() {
+    uint64_t *const left = heap<uint64_t>(kFlag);
+    if (block() + 1 == port::grid_blocks()) {
+        port::fetch_max<port::order::acq_rel, port::reach::system>(&detail::control().abort, abi::kAbortLaunch);
+        while (port::load<port::order::acquire, port::reach::device>(left) == 0) {
+            port::pause();
+        }
+    }
+    fill_together(1, 4);
+    expect(reduce(grid, abi::kTeamWorld, op_sum, target(1), source(1), 4) != 0, "a call without a block has not failed");
+    port::fetch_add<port::order::acq_rel, port::reach::device>(left, uint64_t{1});
+    oxshmem::quiet(grid);
+}
+
+// As disagreement(), in two calls with another one of the grid between them.
+void disagreement_in_two() {
+    fill_together(1, 4);
+    port::sync_block();
+    const auto begun =
+        reduce_begin(grid, abi::kTeamWorld, op_sum, target(1), source(1), static_cast<size_t>(me() == 0 ? 4 : 2));
+    oxshmem::quiet(grid);
+    expect(end(begun) != 0, "a call that differs from another member's has not failed");
+    fill_together(2, 4);
+    expect(reduce(grid, abi::kTeamWorld, op_sum, target(2), source(2), 4) == 0, "the call after it failed too");
+    check_sums(2, target(2), 4);
+}
+
 // The members do not agree: the call fails in every block.
 void disagreement() {
     fill_together(1, 4);
@@ -140,7 +183,9 @@ constexpr oxshmem_explore_program kPrograms[] = {
     in_grid("sync", syncs<3>, 2, 2, Algorithm::packets, 2),
     in_grid("sync_3", syncs<2>, 2, 3, Algorithm::packets, 0xfffffffe),
     early(in_grid("sync_early", syncs<3>, 2, 2, Algorithm::packets, 2)),
+    in_grid("sync_1", syncs<2>, 2, 1, Algorithm::packets, 3),
     in_grid("reduce_packets", sums<3>, 2, 2, Algorithm::packets, 3),
+    in_grid("reduce_push_1", sums<2>, 2, 1, Algorithm::push, 2),
     in_grid("reduce_push", sums<3>, 2, 2, Algorithm::push, 0xffffffff),
     in_grid("reduce_push_3", sums<2>, 2, 3, Algorithm::push, 2),
     in_grid("reduce_one_shot", sums<3>, 2, 2, Algorithm::one_shot, 2),
@@ -152,7 +197,13 @@ constexpr oxshmem_explore_program kPrograms[] = {
     failing(in_grid("late_block", late_block, 2, 2, Algorithm::packets, 3)),
     failing(in_grid("late_block_3", late_block, 2, 3, Algorithm::packets, 3)),
     failing(in_grid("late_block_push", late_block, 2, 2, Algorithm::push, 2)),
+    failing(in_grid("late_block_push_3", late_block, 2, 3, Algorithm::push, 2)),
+    failing(in_grid("late_block_alone", late_block_alone, 1, 3, Algorithm::push, 2)),
+    failing(in_grid("absent_block", absent_block, 1, 3, Algorithm::packets, 2)),
+    failing(in_grid("absent_block_push", absent_block, 1, 3, Algorithm::push, 2)),
     failing(in_grid("disagreement", disagreement, 2, 2, Algorithm::push, 4)),
+    failing(in_grid("disagreement_3", disagreement, 2, 3, Algorithm::push, 4)),
+    failing(in_grid("disagreement_in_two", disagreement_in_two, 2, 2, Algorithm::push, 4)),
 };
 
 } // namespace explore

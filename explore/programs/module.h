@@ -197,7 +197,6 @@ struct Layout {
         name("entered", kKindWord, pe, at + offsetof(abi::Team, entered), 4);
         name("stopped", kKindWord, pe, at + offsetof(abi::Team, stopped), 4);
         name("grid", kKindWord, pe, at + offsetof(abi::Team, grid), 8);
-        name("grid_failed", kKindWord, pe, at + offsetof(abi::Team, grid_failed), 4);
         // What the last two meetings have left; before the first there is nothing.
         for (uint32_t back = 0; program.epoch > 3 && back < 2; ++back) {
             const uint32_t epoch = team.epoch - back;

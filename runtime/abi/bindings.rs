@@ -2,7 +2,7 @@
 
 /// "OXSM" in memory
 pub const MAGIC: u32 = 1297307727;
-pub const ABI_VERSION: u32 = 19;
+pub const ABI_VERSION: u32 = 20;
 /// PEs of a job, at most.
 pub const MAX_PES: u32 = 4096;
 /** Send-queue geometry, in WQE basic blocks of 64 bytes. The upper limit keeps 16-bit completion
@@ -1336,10 +1336,10 @@ pub struct Team {
     pub entered: u32,
     /// the last epoch in which a block's meeting failed
     pub stopped: u32,
-    /// turn << 33 | kGridGivenUp | blocks that have arrived in this turn
+    /** turn * kGridTurn + arrivals * kGridArrival + kGridFails + kGridGivenUp; when the first block has arrived
+ in a turn that ends by itself, the next turn less the arrivals that are
+ missing*/
     pub grid: u64,
-    /// not 0: the call under way has failed
-    pub grid_failed: u32,
     /// Constant: bit i: the user has chosen what is in row i of `choices`.
     pub chosen: u32,
     /** Constant: the team's nodes, which are sets of members that reach each other by load and
@@ -1350,14 +1350,13 @@ pub struct Team {
     pub number_in_node: u32,
     /// members of the smallest node
     pub rails: u32,
-    /** int32_t starts\[n_nodes + 1\], then int32_t by_node\[n_pes\]: the members of node i are
- by_node\[starts\[i\]\] to before by_node\[starts\[i + 1\]\], in ascending order.*/
-    pub nodes: u64,
     /** Constant: as packet_share, of each of several blocks, in which a member has no place for
  itself: kBlockPacketBytes / (n_pes - 1), rounded down to a multiple of 32.*/
     pub block_share: u32,
-    pub reserved0: u32,
-    pub __bindgen_padding_0: [u8; 24usize],
+    /** int32_t starts\[n_nodes + 1\], then int32_t by_node\[n_pes\]: the members of node i are
+ by_node\[starts\[i\]\] to before by_node\[starts\[i + 1\]\], in ascending order.*/
+    pub nodes: u64,
+    pub __bindgen_padding_0: [u8; 32usize],
     pub choices: [[Choice; 3usize]; 7usize],
     pub __bindgen_padding_1: [u8; 48usize],
 }
@@ -1407,32 +1406,26 @@ const _: () = {
         "Offset of field: Team::grid",
     ][::core::mem::offset_of!(Team, grid) - 56usize];
     [
-        "Offset of field: Team::grid_failed",
-    ][::core::mem::offset_of!(Team, grid_failed) - 64usize];
-    [
         "Offset of field: Team::chosen",
-    ][::core::mem::offset_of!(Team, chosen) - 68usize];
+    ][::core::mem::offset_of!(Team, chosen) - 64usize];
     [
         "Offset of field: Team::n_nodes",
-    ][::core::mem::offset_of!(Team, n_nodes) - 72usize];
+    ][::core::mem::offset_of!(Team, n_nodes) - 68usize];
     [
         "Offset of field: Team::my_node",
-    ][::core::mem::offset_of!(Team, my_node) - 76usize];
+    ][::core::mem::offset_of!(Team, my_node) - 72usize];
     [
         "Offset of field: Team::number_in_node",
-    ][::core::mem::offset_of!(Team, number_in_node) - 80usize];
+    ][::core::mem::offset_of!(Team, number_in_node) - 76usize];
     [
         "Offset of field: Team::rails",
-    ][::core::mem::offset_of!(Team, rails) - 84usize];
+    ][::core::mem::offset_of!(Team, rails) - 80usize];
+    [
+        "Offset of field: Team::block_share",
+    ][::core::mem::offset_of!(Team, block_share) - 84usize];
     [
         "Offset of field: Team::nodes",
     ][::core::mem::offset_of!(Team, nodes) - 88usize];
-    [
-        "Offset of field: Team::block_share",
-    ][::core::mem::offset_of!(Team, block_share) - 96usize];
-    [
-        "Offset of field: Team::reserved0",
-    ][::core::mem::offset_of!(Team, reserved0) - 100usize];
     [
         "Offset of field: Team::choices",
     ][::core::mem::offset_of!(Team, choices) - 128usize];
@@ -1500,8 +1493,11 @@ const _: () = {
     ][::core::mem::offset_of!(KnownTeam, row) - 48usize];
 };
 /// a block has missed the others, and no block waits any more
-pub const GRID_GIVEN_UP: u64 = 4294967296;
-pub const GRID_TURN: u64 = 8589934592;
+pub const GRID_GIVEN_UP: u64 = 1;
+/// the part of a block in the call has failed
+pub const GRID_FAILS: u64 = 2;
+pub const GRID_ARRIVAL: u64 = 4;
+pub const GRID_TURN: u64 = 17179869184;
 /// more than Op has values
 pub const PROFILE_OPS: u32 = 32;
 /// Calls of one kind: those for a peer, or the collectives of a team.

@@ -100,11 +100,8 @@ impl TeamStorage {
     pub(crate) fn forget_incomplete_grids(&self, slab: &Slab) -> Result<()> {
         const WORDS: usize = size_of::<abi::Team>() / 8;
         const GRID_AT: usize = core::mem::offset_of!(abi::Team, grid) / 8;
-        let rows: Vec<u64> = slab.read_many(self.table, 0, low32(self.rows) as usize * WORDS)?;
-        for (row, words) in rows.chunks_exact(WORDS).enumerate() {
-            let grid = words[GRID_AT];
-            // All bits of a row without a team are set.
-            if grid != u64::MAX && grid & abi::GRID_GIVEN_UP != 0 {
+        for (row, abi::Team { handle, grid, .. }) in self.read(slab)?.into_iter().enumerate() {
+            if handle != abi::TEAM_INVALID && grid & abi::GRID_GIVEN_UP != 0 {
                 let turn = (grid / abi::GRID_TURN).wrapping_add(2).wrapping_mul(abi::GRID_TURN);
                 slab.write(self.table, (row * WORDS + GRID_AT) as u64, &turn)?;
             }

@@ -20,7 +20,7 @@
 namespace oxshmem::abi {
 
 constexpr uint32_t kMagic = 0x4d53584f; // "OXSM" in memory
-#define OXSHMEM_ABI_VERSION 19
+#define OXSHMEM_ABI_VERSION 20
 constexpr uint32_t kAbiVersion = OXSHMEM_ABI_VERSION;
 
 // PEs of a job, at most.
@@ -549,8 +549,9 @@ struct alignas(128) Team {
     uint32_t entered; // blocks that have read the epoch
     uint32_t stopped; // the last epoch in which a block's meeting failed
     // Written by the blocks of a grid that make a call together; see detail/grid.h.
-    uint64_t grid;        // turn << 33 | kGridGivenUp | blocks that have arrived in this turn
-    uint32_t grid_failed; // not 0: the call under way has failed
+    uint64_t grid; // turn * kGridTurn + arrivals * kGridArrival + kGridFails + kGridGivenUp; when the first block has arrived
+                   // in a turn that ends by itself, the next turn less the arrivals that are
+                   // missing
     // Constant: bit i: the user has chosen what is in row i of `choices`.
     uint32_t chosen;
     // Constant: the team's nodes, which are sets of members that reach each other by load and
@@ -559,13 +560,12 @@ struct alignas(128) Team {
     uint32_t my_node;
     uint32_t number_in_node; // this PE's among the members of its node
     uint32_t rails;          // members of the smallest node
-    // int32_t starts[n_nodes + 1], then int32_t by_node[n_pes]: the members of node i are
-    // by_node[starts[i]] to before by_node[starts[i + 1]], in ascending order.
-    uint64_t nodes;
     // Constant: as packet_share, of each of several blocks, in which a member has no place for
     // itself: kBlockPacketBytes / (n_pes - 1), rounded down to a multiple of 32.
     uint32_t block_share;
-    uint32_t reserved0;
+    // int32_t starts[n_nodes + 1], then int32_t by_node[n_pes]: the members of node i are
+    // by_node[starts[i]] to before by_node[starts[i + 1]], in ascending order.
+    uint64_t nodes;
     alignas(128) Choice choices[kCollectives][kChoices];
 };
 
@@ -587,8 +587,10 @@ struct KnownTeam {
     uint64_t row; // where the Team lies
 };
 
-constexpr uint64_t kGridGivenUp = 1ull << 32; // a block has missed the others, and no block waits any more
-constexpr uint64_t kGridTurn = 1ull << 33;
+constexpr uint64_t kGridGivenUp = 1; // a block has missed the others, and no block waits any more
+constexpr uint64_t kGridFails = 2;   // the part of a block in the call has failed
+constexpr uint64_t kGridArrival = 4;
+constexpr uint64_t kGridTurn = 1ull << 34;
 
 // What device code has done that was compiled with OXSHMEM_PROFILE: see detail/profile.h.
 constexpr uint32_t kProfileOps = 32; // more than Op has values

@@ -191,10 +191,11 @@ template <class Scope> OXSHMEM_DEVICE int end(const Begun<Scope> &begun) {
         if (begun.is_over) {
             return 1;
         }
-        if (!detail::finish_begun(begun) && block_scope::rank() == 0) {
-            port::store<port::order::relaxed, port::reach::device>(&detail::team_row(begun.team).grid_failed, 1u);
+        const bool good = detail::finish_begun(begun);
+        if (!detail::find_for_grid(begun.team, begun.op)) {
+            return 1;
         }
-        return detail::meet_in_grid<detail::GridCall::through>(begun.team, begun.op);
+        return detail::meet_in_grid<detail::GridCall::through>(begun.team, begun.op, good);
     } else {
         return detail::finish_begun(begun) ? 0 : 1;
     }
