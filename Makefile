@@ -14,7 +14,7 @@ setup: ## Install what building needs: system packages, Rust, the CUDA compiler 
 
 # Without an NVIDIA GPU neither its compiler is fetched nor device code compiled that could not run.
 demo: export OXSHMEM_CUDA := $(or $(OXSHMEM_CUDA),$(if $(wildcard /proc/driver/nvidia/version /dev/dxg),,0))
-demo: setup ## Two PEs on this machine: bandwidth and message rate through P2P and IBGDA, data verified
+demo: setup ## Two PEs on this machine: bandwidth and message rate through P2P, IBGDA and IBRC, data verified
 	@cargo run --release -p oxshmem-perftest --bin demo
 
 install: setup ## Libraries, headers, programs and packages, and what programs for NVSHMEM build against: PREFIX=FOLDER

@@ -117,8 +117,10 @@ impl Shape {
 /// Written as `fcollect=push,broadcast=packets:4K/tree`: after the collective's name up to three
 /// algorithms separated by `/`, with ascending sizes; only the last may be without one. `push` is
 /// what is used beyond the last size. Entries that a team cannot use are skipped for that team:
-/// `packets` and `copy` where not all members reach each other by load and store, `relay` there and
-/// between two members, and `tree` for `reduce` where they do.
+/// `packets`, `oneshot` and `copy` where not all members reach each other by load and store or they
+/// are more than 64, `relay` there and between two members, `levels` where all members are of one
+/// node or the workspace has no room for it, and `tree` for `reduce` of members that reach each
+/// other.
 ///
 /// ```
 /// use oxshmem::{Collectives, Config};

@@ -185,8 +185,10 @@ impl Team {
         self.0.near
     }
 
-    /// Returns which algorithm each collective uses on this team up to which size, written as in
-    /// `OXSHMEM_COLLECTIVES`.
+    /// Returns which algorithm each collective of one block of this team uses up to which size,
+    /// within the block's part of the workspace, written as in `OXSHMEM_COLLECTIVES`. Kernels use
+    /// `push` in place of `levels` and `copy`. Calls on streams and from the host may use several
+    /// blocks and other algorithms (`docs/teams.md`).
     ///
     /// ```
     /// # fn main() -> oxshmem::Result<()> {

@@ -178,7 +178,8 @@ OXSHMEM_DEVICE void put_signal_nbi(const aggregate::Context &context, Scope scop
     putmem_signal_nbi(context, scope, dst, src, detail::bytes_of<T>(n), signal, value, op, pe);
 }
 
-// Atomics without a result, on words of 4 and 8 bytes. They are atomic with all others on the word.
+// Atomics without a result, on words of 4 and 8 bytes. They are atomic with others on the word as
+// those of oxshmem/atomic.h are.
 #define OXSHMEM_DEFINE_AGGREGATE_ATOMIC(name, kind)                                                                            \
     template <class T>                                                                                                         \
     OXSHMEM_DEVICE void name(const aggregate::Context &context, T *target, detail::given<T> value, int pe) {                   \

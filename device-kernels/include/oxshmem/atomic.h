@@ -4,7 +4,7 @@
 // old value; the others complete at the next quiet. All atomics on a word are atomic with respect
 // to each other, whether a card, a GPU or a CPU executes them: where the card's atomics are not
 // atomic with those of CPUs and GPUs, all go through the card, including those on this PE's own
-// memory.
+// memory, unless OXSHMEM_ATOMICS=gpu says otherwise (docs/semantics.md, "Atomics and cards").
 #pragma once
 
 #include "detail/network.h"

@@ -7,8 +7,10 @@
 // busy at the same time. In grid scope all blocks of each PE make it, as many on each PE, and it
 // returns in all of them when all are through. dst and src are symmetric, the same on all members.
 // When a call returns, dst holds the result and src may be reused, on this PE. Each returns 0, or
-// another value if an error was recorded: then nothing was written to dst, unless a deadline passed
-// or the job ended meanwhile. A call that is refused on one member is an error on all of them.
+// another value if an error was recorded: then nothing was written to dst, unless a deadline
+// passed, the network failed or the job ended meanwhile, or the program defines
+// OXSHMEM_DST_IS_READY (detail/direct.h). A call that is refused on one member is an error on all
+// of them.
 //
 // The algorithm is chosen by the team's table (docs/teams.md). Results of reductions are equal on
 // all members to the last bit, and from run to run for one algorithm and team.

@@ -7,8 +7,9 @@
  * operations on a CUDA stream are oxshmemx_..._on_stream. docs/semantics.md says what each promises.
  *
  * Results. A call that returns int returns OXSHMEM_SUCCESS (0) or another value of oxshmem_status; one that returns a pointer
- * returns null when it failed. oxshmem_error() says why. No call ends the process, and every wait has a deadline
- * (OXSHMEM_TIMEOUT).
+ * returns null when it failed. oxshmem_error() says why. No call ends the process, and every wait has a deadline:
+ * OXSHMEM_TIMEOUT for other PEs, OXSHMEM_KERNEL_TIMEOUT for kernels, and OXSHMEM_BOOTSTRAP_TIMEOUT for init, allocation and the
+ * making of teams.
  *
  * Threads. Any thread may call. Calls are executed one at a time, so a call that waits delays the others. All PEs make
  * collective calls in the same order.
@@ -210,7 +211,8 @@ typedef enum oxshmem_atomic_op {
 } oxshmem_atomic_op;
 int oxshmem_host_atomic(void *target, size_t bytes, int op, uint64_t operand, uint64_t compare, uint64_t *old, int pe);
 
-/* Ordering. `quiet` completes operations of this PE that happened before; barrier_all and sync_all are collective. */
+/* Ordering. `quiet` completes operations of this PE that happened before. `fence` orders those to each PE that were issued
+ * without a stream: before those that follow without one. barrier_all and sync_all are collective. */
 int oxshmem_host_quiet(void);
 int oxshmem_host_fence(void);
 int oxshmem_host_barrier_all(void);
@@ -245,8 +247,9 @@ int oxshmem_team_get_uniqueid(oxshmem_team_uniqueid *id);
 int oxshmem_team_init(const oxshmem_team_uniqueid *id, int my_pe, int n_pes, oxshmem_team_t *team);
 /* Ends a team. Its collectives must have ended on all members. OXSHMEM_TEAM_INVALID is ignored. */
 int oxshmem_team_destroy(oxshmem_team_t team);
-/* Writes which algorithms the team's collectives use, in the form of OXSHMEM_COLLECTIVES: at most `bytes` bytes, including the
- * 0 at the end. */
+/* Writes which algorithms one block of the team uses, within its part of the workspace, in the form of OXSHMEM_COLLECTIVES: at
+ * most `bytes` bytes, including the 0 at the end. Kernels use `push` in place of `levels` and `copy`. Calls on streams and from
+ * the host may use several blocks and other algorithms (docs/teams.md). */
 int oxshmem_team_algorithms(oxshmem_team_t team, char *text, size_t bytes);
 
 /* Contexts: queue pairs of a team's members apart from those of the default context. docs/contexts.md. Kernels take a context

@@ -127,8 +127,8 @@ fn check_symbol(copies: &Copies, module: &str, state: u64, bytes: usize) -> Resu
 
 /// Gives a state symbol of the right size the PE's state.
 fn fill_symbol(copies: &Copies, symbol: u64, state: &abi::State) -> Result<(), DeviceError> {
-    // SAFETY: `repr(C)` of integers without padding: its fields fill its 256 bytes except for the
-    // alignment at its end, which the copy in an array of zeros covers.
+    // SAFETY: `repr(C)` of integers that fill it: the bytes at its end, which its alignment adds,
+    // are a field, too.
     let bytes = unsafe {
         let mut bytes = [0u8; size_of::<abi::State>()];
         std::ptr::copy_nonoverlapping(std::ptr::from_ref(state).cast(), bytes.as_mut_ptr(), bytes.len());
@@ -203,8 +203,9 @@ unsafe impl Send for CudaModule {}
 unsafe impl Sync for CudaModule {}
 
 impl CudaModule {
-    /// Compiles and loads the PTX that fits the GPU. Every kernel is loaded at once: the driver
-    /// would otherwise do it at the first launch, which may wait until the GPU is idle.
+    /// Loads the cubin that fits the GPU, or has the driver compile the PTX where there is none
+    /// that it takes. Every kernel is loaded at once: the driver would otherwise do it at the first
+    /// launch, which may wait until the GPU is idle.
     pub fn load(stream: &Arc<Stream>, copies: &Copies, source: &ModuleSource) -> Result<Self, DeviceError> {
         let refused = |error| DeviceError::CudaModule { module: source.name.to_owned(), source: error };
         let failed = |error| refused(ModuleError::Load { source: error, log: String::new() });

@@ -385,8 +385,8 @@ OXSHMEM_OUTLINE bool levels_reducescatter(Session session, void *dst, const void
 }
 
 // The root's node loads the data from the root, each rail's member its share, and passes it on:
-// from node to node where there are more pieces than nodes, and otherwise down a binomial tree,
-// which is less deep and has the same messages.
+// from node to node where there are at least as many pieces as nodes, and otherwise down a binomial
+// tree, which is less deep and has the same messages.
 OXSHMEM_LAZY OXSHMEM_OUTLINE bool levels_broadcast(Session session, void *dst, const void *src, uint64_t bytes, int root) {
     const TeamView &team = session.team;
     const Nodes nodes = nodes_of(team);
