@@ -361,11 +361,16 @@ fn a_program_makes_a_dump_of_its_queues_and_streams() {
 
 #[test]
 fn the_first_cause_of_a_broken_queue_is_shown() {
-    for (transport, begin) in [("ibgda", "QP 0x"), ("ibrc", "IBRC: the connection to PE 1 is lost: ")] {
+    for (transport, begin) in [("ibgda", "QP 0x"), ("ibrc", "IBRC: the connection to PE ")] {
         let variables = [("OXSHMEM_TRANSPORT", transport), ("OXSHMEM_SOFT_FAULTS", "error=0x13@qp*:0")];
         let job = Job::start("broken", &["-n", "2"], &variables);
         let (_, text) = job.end();
-        has(&dump_of(0, &text), begin, "remote access error (0x13)");
+        // The PE that ends first may end the other one's wait before that one's request has failed.
+        let begins = [0, 1].map(|pe| format!("[PE {pe}] oxshmem: dump of PE {pe}: {begin}"));
+        let shows = |line: &str| {
+            begins.iter().any(|begin| line.starts_with(begin.as_str())) && line.contains("remote access error (0x13)")
+        };
+        assert!(text.lines().any(shows), "{text}");
     }
 }
 
