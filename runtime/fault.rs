@@ -169,6 +169,14 @@ pub enum FaultKind {
         /// The collective that this PE called.
         mine: &'static str,
     },
+    /// A member of the team has left a collective that all members had entered.
+    #[error(
+        "PE {pe} left the collective by an error of its own, which it reports; what the collective has written is not complete"
+    )]
+    MemberLeft {
+        /// The PE.
+        pe: i32,
+    },
     /// Buffers that must not overlap do.
     #[error("dst {dst:#x} and src {src:#x} overlap; pass buffers that do not")]
     Overlap {
@@ -527,6 +535,7 @@ impl DeviceFault {
             Ok(ErrorCode::BadArgument) => FaultKind::BadArgument { value: length.cast_signed(), address, pe },
             Ok(ErrorCode::BadTeam) => FaultKind::BadTeam { handle: low32(length).cast_signed() },
             Ok(ErrorCode::Mismatch) => mismatch(pe, length, address),
+            Ok(ErrorCode::MemberLeft) => FaultKind::MemberLeft { pe },
             Ok(ErrorCode::QueueBroken) => FaultKind::QueueBroken { pe, qpn: (record.qpn != 0).then_some(record.qpn) },
             Ok(ErrorCode::Overlap) => FaultKind::Overlap { dst: address, src: length },
             Ok(ErrorCode::ContextInUse) => FaultKind::ContextInUse { pe, qpn: record.qpn },

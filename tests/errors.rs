@@ -18,6 +18,7 @@ jobs! {
     collective_timeouts_ibgda_3: "collective_timeouts", Ibgda, 3, "OXSHMEM_TIMEOUT" = "300ms";
     collective_timeouts_ibrc_3: "collective_timeouts", Ibrc, 3, "OXSHMEM_TIMEOUT" = "300ms";
     grid_errors_p2p_3: "grid_errors", P2p, 3, "OXSHMEM_TIMEOUT" = "1s";
+    grid_errors_p2p_3_few_sms: "grid_errors", P2p, 3, "OXSHMEM_TIMEOUT" = "1s", "OXSHMEM_COLLECTIVES_SMS" = "2";
     grid_errors_ibgda_3: "grid_errors", Ibgda, 3, "OXSHMEM_TIMEOUT" = "1s";
     grid_errors_ibrc_3: "grid_errors", Ibrc, 3, "OXSHMEM_TIMEOUT" = "1s";
     refused_p2p_1: "refused", P2p, 1;

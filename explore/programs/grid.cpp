@@ -80,6 +80,16 @@ void quiet_of_all() {
     note(kNoteQuietFor, block());
 }
 
+// What the host does when it takes an error, and none of the PE's blocks is in a call.
+void take_error() {
+    abi::Team &row = detail::team_row(abi::kTeamWorld);
+    const uint64_t seen = port::load<port::order::acquire, port::reach::device>(&row.grid);
+    port::store<port::order::relaxed, port::reach::system>(&detail::control().abort, 0u);
+    if ((seen & abi::kGridGivenUp) != 0) {
+        port::store<port::order::release, port::reach::device>(&row.grid, (seen / abi::kGridTurn + 2) * abi::kGridTurn);
+    }
+}
+
 // PE 0's second block comes too late, when the launch has been aborted and another block has left:
 // the call fails on all PEs and in all blocks. The next one, before which the host has taken the
 // error, does not.
@@ -99,7 +109,7 @@ void late_block() {
     }
     if (is_late) {
         await(left, port::grid_blocks() - 1);
-        port::store<port::order::relaxed, port::reach::system>(&detail::control().abort, 0u);
+        take_error();
         tell(taken, 1);
     } else if (me() == 0) {
         port::fetch_add<port::order::acq_rel, port::reach::device>(left, uint64_t{1});
@@ -140,6 +150,69 @@ void late_block_alone() {
     oxshmem::quiet(grid);
 }
 
+// The launch is aborted before all blocks are in a call, or while they are: each block is told
+// something, and the next call, before which the host has taken the error, is good.
+template <bool kInTwo> void aborted() {
+    uint64_t *const left = heap<uint64_t>(kFlag), *const taken = left + 1;
+    const auto abort = [] {
+        if (me() == 0 && block() == 0) {
+            port::fetch_max<port::order::acq_rel, port::reach::system>(&detail::control().abort, abi::kAbortLaunch);
+        }
+    };
+    fill_together(1, 4);
+    int failed = 0;
+    if (kInTwo) {
+        const auto begun = reduce_begin(grid, abi::kTeamWorld, op_sum, target(1), source(1), 4);
+        abort();
+        failed = end(begun);
+    } else {
+        abort();
+        failed = reduce(grid, abi::kTeamWorld, op_sum, target(1), source(1), 4);
+    }
+    if (failed == 0) {
+        check_sums(1, target(1), 4);
+    }
+    if (me() == 0) {
+        port::fetch_add<port::order::acq_rel, port::reach::device>(left, uint64_t{1});
+        if (block() == 0) {
+            await(left, port::grid_blocks());
+            take_error();
+            tell(taken, 1);
+        } else {
+            await(taken, 1);
+        }
+    }
+    fill_together(2, 4);
+    expect(reduce(grid, abi::kTeamWorld, op_sum, target(2), source(2), 4) == 0, "the call after one that was aborted failed");
+    check_sums(2, target(2), 4);
+}
+
+// The same of two calls, which some blocks leave later than others.
+void aborted_twice() {
+    uint64_t *const left = heap<uint64_t>(kFlag), *const taken = left + 1;
+    for (uint32_t turn = 1; turn <= 2; ++turn) {
+        if (turn == 1 && block() == 0) {
+            port::fetch_max<port::order::acq_rel, port::reach::system>(&detail::control().abort, abi::kAbortLaunch);
+        }
+        fill_together(turn, 4);
+        if (reduce(grid, abi::kTeamWorld, op_sum, target(turn), source(turn), 4) == 0) {
+            check_sums(turn, target(turn), 4);
+        }
+    }
+    port::fetch_add<port::order::acq_rel, port::reach::device>(left, uint64_t{1});
+    if (block() == 0) {
+        await(left, port::grid_blocks());
+        take_error();
+        tell(taken, 1);
+    } else {
+        await(taken, 1);
+    }
+    fill_together(3, 4);
+    expect(reduce(grid, abi::kTeamWorld, op_sum, target(3), source(3), 4) == 0,
+           "the call after those that were aborted failed");
+    check_sums(3, target(3), 4);
+}
+
 // As disagreement(), in two calls with another one of the grid between them.
 void disagreement_in_two() {
     fill_together(1, 4);
@@ -166,7 +239,10 @@ void disagreement() {
 
 using abi::Algorithm;
 
-// With packets one block makes the call for all.
+// With packets that the user has chosen one block makes the call for all; the library leaves them
+// to all blocks.
+constexpr Algorithm kPacketsOfAll = static_cast<Algorithm>(kLibrarysPush);
+
 constexpr oxshmem_explore_program in_grid(const char *name, void (*body)(), uint32_t pes, uint32_t blocks, Algorithm algorithm,
                                           uint32_t epoch) {
     oxshmem_explore_program program = blocks_of(blocks, direct(collective(name, body, pes, 1, epoch)));
@@ -185,6 +261,9 @@ constexpr oxshmem_explore_program kPrograms[] = {
     early(in_grid("sync_early", syncs<3>, 2, 2, Algorithm::packets, 2)),
     in_grid("sync_1", syncs<2>, 2, 1, Algorithm::packets, 3),
     in_grid("reduce_packets", sums<3>, 2, 2, Algorithm::packets, 3),
+    in_grid("reduce_packets_of_all", sums<3>, 2, 2, kPacketsOfAll, 3),
+    in_grid("reduce_packets_of_all_3", sums<2>, 2, 3, kPacketsOfAll, 0xffffffff),
+    early(in_grid("fcollect_packets_of_all", gathers<3>, 2, 2, kPacketsOfAll, 0xfffffffe)),
     in_grid("reduce_push_1", sums<2>, 2, 1, Algorithm::push, 2),
     in_grid("reduce_push", sums<3>, 2, 2, Algorithm::push, 0xffffffff),
     in_grid("reduce_push_3", sums<2>, 2, 3, Algorithm::push, 2),
@@ -198,12 +277,33 @@ constexpr oxshmem_explore_program kPrograms[] = {
     failing(in_grid("late_block_3", late_block, 2, 3, Algorithm::packets, 3)),
     failing(in_grid("late_block_push", late_block, 2, 2, Algorithm::push, 2)),
     failing(in_grid("late_block_push_3", late_block, 2, 3, Algorithm::push, 2)),
+    failing(in_grid("late_block_push_of_3", late_block, 3, 2, Algorithm::push, 2)),
+    failing(in_grid("late_block_packets_of_3", late_block, 3, 2, kPacketsOfAll, 2)),
+    failing(in_grid("late_block_of_3", late_block, 3, 2, Algorithm::packets, 2)),
+    failing(in_grid("disagreement_of_3", disagreement, 3, 2, Algorithm::push, 4)),
+    failing(in_grid("disagreement_packets_of_3", disagreement, 3, 2, kPacketsOfAll, 4)),
+    failing(in_grid("disagreement_in_two_of_3", disagreement_in_two, 3, 2, Algorithm::push, 4)),
+    failing(in_grid("late_block_packets", late_block, 2, 2, kPacketsOfAll, 2)),
+    failing(in_grid("late_block_packets_3", late_block, 2, 3, kPacketsOfAll, 2)),
+    failing(in_grid("late_block_alone_packets", late_block_alone, 1, 3, kPacketsOfAll, 2)),
+    failing(in_grid("absent_block_packets", absent_block, 1, 3, kPacketsOfAll, 2)),
+    failing(in_grid("disagreement_packets", disagreement, 2, 2, kPacketsOfAll, 4)),
     failing(in_grid("late_block_alone", late_block_alone, 1, 3, Algorithm::push, 2)),
+    failing(in_grid("aborted", aborted<false>, 2, 2, Algorithm::packets, 4)),
+    failing(in_grid("aborted_push", aborted<false>, 2, 2, Algorithm::push, 4)),
+    failing(in_grid("aborted_push_3", aborted<false>, 2, 3, Algorithm::push, 0xffffffff)),
+    failing(in_grid("aborted_packets", aborted<false>, 2, 2, kPacketsOfAll, 4)),
+    failing(in_grid("aborted_packets_3", aborted<false>, 2, 3, kPacketsOfAll, 4)),
+    failing(in_grid("aborted_in_two", aborted<true>, 2, 2, Algorithm::push, 4)),
+    failing(in_grid("aborted_in_two_3", aborted<true>, 2, 3, Algorithm::push, 4)),
+    failing(in_grid("aborted_twice", aborted_twice, 1, 3, Algorithm::push, 4)),
+    failing(in_grid("aborted_twice_packets", aborted_twice, 1, 3, kPacketsOfAll, 4)),
     failing(in_grid("absent_block", absent_block, 1, 3, Algorithm::packets, 2)),
     failing(in_grid("absent_block_push", absent_block, 1, 3, Algorithm::push, 2)),
     failing(in_grid("disagreement", disagreement, 2, 2, Algorithm::push, 4)),
     failing(in_grid("disagreement_3", disagreement, 2, 3, Algorithm::push, 4)),
     failing(in_grid("disagreement_in_two", disagreement_in_two, 2, 2, Algorithm::push, 4)),
+    failing(in_grid("disagreement_in_two_3", disagreement_in_two, 2, 3, Algorithm::push, 4)),
 };
 
 } // namespace explore

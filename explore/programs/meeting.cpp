@@ -68,16 +68,18 @@ template <uint32_t kTurns> void barrier_turns() {
     }
 }
 
-// What block b of a grid announces to block b of the other PEs; true if these announce the same.
+// What block b of a kernel announces to block b of the other PEs' kernels; true if these announce
+// the same.
 bool meet_by_blocks(uint64_t said) {
-    using detail::blocks_scope;
+    using detail::opening_blocks;
+    const abi::KnownTeam world = known_world();
     detail::TeamView team;
-    detail::view_team<blocks_scope>(team, abi::kTeamWorld, abi::Op::barrier);
-    blocks_scope::sync();
-    return detail::meet<blocks_scope, true>(team, abi::Op::barrier, detail::announce(abi::Call::barrier, said));
+    detail::view_team<opening_blocks>(team, world, abi::Op::barrier);
+    return detail::settle<opening_blocks>(team, world, abi::Op::barrier) &&
+           detail::meet<opening_blocks, true>(team, abi::Op::barrier, detail::announce(abi::Call::barrier, said));
 }
 
-// A meeting by all blocks: what a block of a PE has stored to the others before is there for the
+// A meeting by the blocks of a kernel: what the PE's kernels before have stored is there for the
 // blocks of the same number.
 template <uint32_t kTurns> void blocks_in_turns() {
     const int n = port::state().n_pes;
@@ -89,7 +91,8 @@ template <uint32_t kTurns> void blocks_in_turns() {
         for (int pe = 0; lane() == 0 && pe < n; ++pe) {
             oxshmem::p(own + me(), said(turn, me()), pe);
         }
-        expect(meet_by_blocks(0), "the blocks do not agree");
+        next_kernel();
+        expect(meet_by_blocks(block()), "the blocks do not agree");
         for (int pe = 0; pe < n; ++pe) {
             const uint64_t seen = port::load<port::order::relaxed, port::reach::system>(own + pe);
             expect(seen == said(turn, pe), "a block left a meeting before another had entered");
@@ -106,6 +109,7 @@ template <uint32_t kTurns> void one_or_all_blocks() {
         for (int pe = 0; block() == 0 && pe < n; ++pe) {
             oxshmem::p(own + me(), uint64_t{100} * turn + static_cast<uint64_t>(me()), pe);
         }
+        next_kernel();
         if (turn % 2 == 0) {
             expect(meet_by_blocks(0), "the blocks do not agree");
         } else if (block() == 0) {

@@ -9,6 +9,11 @@
 const oxshmem_explore_hooks *oxshmem_explore_calls;
 __thread oxshmem_explore_thread *oxshmem_explore_current;
 
+// How many blocks can share a collective.
+#ifndef EXPLORE_SHARING_BLOCKS
+#define EXPLORE_SHARING_BLOCKS kMostBlocks
+#endif
+
 namespace explore {
 
 // Headers before version 6 have no such member.
@@ -186,10 +191,14 @@ struct Layout {
         team.block_share = static_cast<uint32_t>(abi::kBlockPacketBytes / (program.pes > 2 ? program.pes - 1 : 1) / 32 * 32);
         team.epoch = program.epoch;
         team.workspace = heap + kWorkspaceAt;
+        team.grid_words = heap + kGridWordsAt;
+        const bool is_chosen = program.algorithm != kLibrarysChoice && program.algorithm != kLibrarysPush;
+        const auto kPackets = static_cast<uint32_t>(abi::Algorithm::packets),
+                   kPush = static_cast<uint32_t>(abi::Algorithm::push);
         for (auto &choices : team.choices) {
-            choices[0] = {~0ull, program.algorithm == kLibrarysChoice ? 0 : program.algorithm, 0};
+            choices[0] = {~0ull, is_chosen ? program.algorithm : program.algorithm == kLibrarysPush ? kPush : kPackets, 0};
         }
-        team.chosen = program.algorithm == kLibrarysChoice ? 0 : ~0u;
+        team.chosen = is_chosen ? ~0u : 0;
         out.set(out.context, at, &team, sizeof(team), 1);
         name("team row", kKindConstant, pe, at, 8, sizeof(team) / 8);
         name("epoch", kKindWord, pe, at + offsetof(abi::Team, epoch), 4);
@@ -265,7 +274,7 @@ struct Layout {
         state.teams = constants.take(sizeof(abi::Team), 128);
         team(state.teams, pe, heap, constants.take(nodes_bytes(), 128));
         state.max_teams = 1;
-        state.collective_blocks = kMostBlocks;
+        state.collective_blocks = EXPLORE_SHARING_BLOCKS;
         set_device_queues(state, program.host_queues == 0);
         if (program.network == static_cast<uint32_t>(abi::Network::ibgda)) {
             state.qps = constants.take(sizeof(abi::Qp) * n * program.qps_per_pe, 128);

@@ -26,7 +26,7 @@ struct Layout; // module.h
 }
 
 // An algorithm of programs: packets, which the user has not chosen.
-constexpr uint32_t kLibrarysChoice = 7;
+constexpr uint32_t kLibrarysChoice = 7, kLibrarysPush = 8;
 
 extern "C" {
 
@@ -48,7 +48,7 @@ struct oxshmem_explore_program {
     uint32_t posted;                    // blocks that were posted and completed before
     uint32_t epoch;                     // of the team's last meeting
     uint32_t rounds;                    // not 0: the team meets by dissemination
-    uint32_t algorithm;                 // abi::Algorithm of collectives that one block carries out, or kLibrarysChoice
+    uint32_t algorithm;                 // abi::Algorithm that the user has chosen for collectives, or one of the two above
     uint32_t results_at, results_bytes; // of the heaps: what collectives write over the network
     uint32_t cards;                     // that the queue pairs to a peer are spread over
     uint32_t fails;                     // not 0: the HCA completes a work request with an error
@@ -127,9 +127,10 @@ namespace explore {
 
 using namespace oxshmem;
 
-constexpr uint64_t kConstantBytes = 32768, kOtherBytes = 65536, kHeapBytes = 262144;
+constexpr uint64_t kConstantBytes = 32768, kOtherBytes = 65536, kHeapBytes = 294912;
 constexpr uint64_t kHeapsAt = kConstantBytes + kOtherBytes;
 constexpr uint64_t kWorkspaceAt = 24576; // of the team, in the heap
+constexpr uint64_t kGridWordsAt = kHeapBytes - 4 * kExplorePes * abi::kGridWords * sizeof(uint64_t);
 constexpr uint64_t kSharedBytes = kHeapsAt + kExplorePes * kHeapBytes;
 constexpr uint32_t kMostBlocks = 4;                    // of a program's grids
 constexpr uint32_t kSlotBytes = 16;                    // of a staging ring

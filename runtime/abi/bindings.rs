@@ -2,7 +2,7 @@
 
 /// "OXSM" in memory
 pub const MAGIC: u32 = 1297307727;
-pub const ABI_VERSION: u32 = 20;
+pub const ABI_VERSION: u32 = 21;
 /// PEs of a job, at most.
 pub const MAX_PES: u32 = 4096;
 /** Send-queue geometry, in WQE basic blocks of 64 bytes. The upper limit keeps 16-bit completion
@@ -103,6 +103,8 @@ pub enum ErrorCode {
     /** the deadline passed while `length` bytes of records in the ring at PE `address` waited to be
  applied by PE `pe`*/
     AggregateStalled = 17,
+    /// `pe` has left the collective by an error of its own
+    MemberLeft = 18,
 }
 /** In the ErrorRecord of a wait for variables `address` is a variable that is not yet what the wait
  is for, `wqe_index` the value seen there (of its bytes alone), `length` the value wanted
@@ -1198,12 +1200,17 @@ pub const CHOICES: u32 = 3;
  user has set. Up to kBlocksPackets bytes, in the measure of Choice, they send packets, as far as
  they have room for them. Beyond that two members reduce one-shot: each loads as many bytes as it
  would load and store otherwise. From kSharedFrom bytes on they reduce by shares, if they have
- kSharedBy blocks: fewer have too little under way.
- Between two H200s 64 blocks reduce 512 KiB in 7.2 us by packets and in 7.9 otherwise. Between
- four they reduce 256 KiB in 9.5 us one-shot and in 8.6 by shares. Between two H100s 2 MiB take
- 17.5 us by shares and 18.2 one-shot, 128 MiB 431 and 437, and 512 MiB 1660 and 1752; 32 MiB take
- 118 either way.*/
+ kSharedBy blocks: fewer have too little under way. Between two H200s 64 blocks reduce 512 KiB in
+ 7.2 us by packets and in 7.9 otherwise. Between four they reduce 256 KiB in 9.5 us one-shot and
+ in 8.6 by shares. Between two H100s 2 MiB take 17.5 us by shares and 18.2 one-shot, 128 MiB 431
+ and 437, and 512 MiB 1660 and 1752; 32 MiB take 118 either way.
+
+ The blocks of a grid that calls push from beyond kGridPackets bytes on, unless it is a broadcast
+ or some of them do not work on the data: 64 blocks on each of two H200s gather 512 KiB in 8.6 us
+ by push and in 9.5 by packets, and broadcast them in 8.2 and 7.7. Where 132 blocks call, of which
+ 72 gather, it is 10.5 and 9.2.*/
 pub const BLOCKS_PACKETS: u64 = 524288;
+pub const GRID_PACKETS: u64 = 262144;
 pub const SHARED_FROM: u64 = 2097152;
 pub const SHARED_BY: u32 = 64;
 /** The workspace of a team, at the same offset in every member's heap:
@@ -1217,8 +1224,13 @@ pub const SHARED_BY: u32 = 64;
    unsigned char packets\[2\]\[kBlockPacketBytes\]
  and then, if the team has more than two members, for each block:
    unsigned char passed\[kBlockPacketBytes\]     packets that members pass on
+ and then, for the blocks of grids that share a collective (detail/grid_meet.h):
+   uint64_t grid_words\[2\]\[2\]\[n_pes\]\[words\]     block b of member i tells that it has entered, that its part has ended;
+                                               words: kGridWords, or less, so that n_pes members
+                                               have at most kGridWordsOfAll
  The first index is the epoch modulo 2. Members that are in epoch e have all left epoch e - 2, so
- nothing is overwritten unread. A member writes to `passed` when it knows that all members have
+ nothing is overwritten unread; unless calls have failed, and then what is ahead counts as a
+ disagreement. A member writes to `passed` when it knows that all members have
  entered its epoch, so all have left those before. Arrivals take whole lines of 128 bytes.
 
  In a team that has several nodes at most kLevelsBlocks blocks carry out a collective. A further
@@ -1229,6 +1241,8 @@ pub const ONE_ROUND_PES: u32 = 64;
 pub const PACKET_BYTES: u64 = 32768;
 pub const BLOCK_PACKET_BYTES: u64 = 16384;
 pub const LEVELS_BLOCKS: u32 = 8;
+pub const GRID_WORDS: u32 = 320;
+pub const GRID_WORDS_OF_ALL: u32 = 8192;
 pub const HEADERS_AT: u64 = 512;
 pub const ARRIVALS_AT: u64 = 1536;
 #[repr(u32)]
@@ -1336,9 +1350,9 @@ pub struct Team {
     pub entered: u32,
     /// the last epoch in which a block's meeting failed
     pub stopped: u32,
-    /** turn * kGridTurn + arrivals * kGridArrival + kGridFails + kGridGivenUp; when the first block has arrived
- in a turn that ends by itself, the next turn less the arrivals that are
- missing*/
+    /** Written by the blocks of a grid that make a call together; see detail/grid.h.
+ Turn * kGridTurn + arrivals * kGridArrival + one of kGridGivenUp; when the first block has
+ arrived in a turn that ends by itself, the next turn less the arrivals that are missing.*/
     pub grid: u64,
     /// Constant: bit i: the user has chosen what is in row i of `choices`.
     pub chosen: u32,
@@ -1356,7 +1370,9 @@ pub struct Team {
     /** int32_t starts\[n_nodes + 1\], then int32_t by_node\[n_pes\]: the members of node i are
  by_node\[starts\[i\]\] to before by_node\[starts\[i + 1\]\], in ascending order.*/
     pub nodes: u64,
-    pub __bindgen_padding_0: [u8; 32usize],
+    /// symmetric: in the workspace
+    pub grid_words: u64,
+    pub __bindgen_padding_0: [u8; 24usize],
     pub choices: [[Choice; 3usize]; 7usize],
     pub __bindgen_padding_1: [u8; 48usize],
 }
@@ -1427,6 +1443,9 @@ const _: () = {
         "Offset of field: Team::nodes",
     ][::core::mem::offset_of!(Team, nodes) - 88usize];
     [
+        "Offset of field: Team::grid_words",
+    ][::core::mem::offset_of!(Team, grid_words) - 96usize];
+    [
         "Offset of field: Team::choices",
     ][::core::mem::offset_of!(Team, choices) - 128usize];
 };
@@ -1492,10 +1511,10 @@ const _: () = {
         "Offset of field: KnownTeam::row",
     ][::core::mem::offset_of!(KnownTeam, row) - 48usize];
 };
-/// a block has missed the others, and no block waits any more
-pub const GRID_GIVEN_UP: u64 = 1;
-/// the part of a block in the call has failed
-pub const GRID_FAILS: u64 = 2;
+/// in an even turn a block has missed the others, and no block waits any more
+pub const GRID_GIVEN_UP_EVEN: u64 = 1;
+/// in an even turn or in an odd one
+pub const GRID_GIVEN_UP: u64 = 3;
 pub const GRID_ARRIVAL: u64 = 4;
 pub const GRID_TURN: u64 = 17179869184;
 /// more than Op has values

@@ -76,12 +76,25 @@ impl Team {
 /// `blocks` blocks, a multiple of [`LINE_BYTES`].
 #[must_use]
 pub const fn team_workspace_bytes(n_pes: u64, blocks: u64) -> u64 {
+    // A block that does all alone tells no other one.
+    let words = if blocks > 1 { least(n_pes * GRID_WORDS as u64, GRID_WORDS_OF_ALL as u64) } else { 0 };
+    grid_words_at(n_pes, blocks) + 2 * 2 * words * 8
+}
+
+/// Returns where, in the workspace of a team, [`Team::grid_words`] lie. Arguments as in
+/// [`team_workspace_bytes`].
+#[must_use]
+pub(crate) const fn grid_words_at(n_pes: u64, blocks: u64) -> u64 {
     let rounds = 2 * ROUNDS as u64 * 8;
     let headers = 2 * ONE_ROUND_PES as u64 * 8;
     let arrivals = (2 * 2 * n_pes * 8).next_multiple_of(LINE_BYTES);
     let further = blocks.saturating_sub(1);
     let passed = if n_pes > 2 { blocks * BLOCK_PACKET_BYTES } else { 0 };
     rounds + headers + arrivals + 2 * PACKET_BYTES + further * (headers + arrivals + 2 * BLOCK_PACKET_BYTES) + passed
+}
+
+const fn least(a: u64, b: u64) -> u64 {
+    if a < b { a } else { b }
 }
 
 /// Returns the bytes of messages of one parity that the smallest block has room for, of those that

@@ -314,7 +314,8 @@ variables! {
     /// How many teams a PE can be in at the same time, including the four that exist
     /// forever. Each takes 66 KiB of the heap, and 33 KiB more for each further block of
     /// `OXSHMEM_COLLECTIVES_SMS`; each of these blocks, the first included, takes another 32 bytes
-    /// for each PE, and 16 KiB in a job of more than two PEs.
+    /// for each PE, and 16 KiB in a job of more than two PEs; and where there are several, the team
+    /// takes 10 KiB for each PE, at most 256 KiB.
     "OXSHMEM_MAX_TEAMS" copy max_teams: u32 = 32, Limits::Range(4, 256);
     /// Which algorithms collectives use instead of the library's choice. Each of `broadcast`,
     /// `collect`, `fcollect`, `alltoall`, `alltoalls`, `reduce` and `reducescatter` may have up to

@@ -169,9 +169,7 @@ impl Pe {
             }
         }
         let mut fault = DeviceFault::decode(&record, &self.state);
-        if fault.ends_waits() {
-            self.parts.teams.forget_incomplete_grids(&self.slab)?;
-        }
+        self.parts.teams.forget_incomplete_grids(&self.slab)?;
         if let FaultKind::ExitRequested { status } = fault.kind {
             self.bootstrap.exit(status, &fault.to_string());
         }

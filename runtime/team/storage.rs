@@ -95,8 +95,8 @@ impl TeamStorage {
         state.collective_blocks = self.blocks;
     }
 
-    /// Makes teams fit for further calls of grids of which some blocks have not made the last one.
-    /// None of the blocks that have waits any more.
+    /// Makes teams fit for further calls of grids that have given up the last one, because some
+    /// blocks have not made it. The kernels with those grids should have ended.
     pub(crate) fn forget_incomplete_grids(&self, slab: &Slab) -> Result<()> {
         const WORDS: usize = size_of::<abi::Team>() / 8;
         const GRID_AT: usize = core::mem::offset_of!(abi::Team, grid) / 8;
@@ -149,6 +149,7 @@ impl TeamStorage {
         let nodes = slab.address(self.nodes) + row * (2 * self.n_pes + 1) * size_of::<i32>() as u64;
         // SAFETY: each row has room for as many nodes and members as the job has PEs.
         unsafe { ground.device.write(nodes, bytemuck::cast_slice(&entry.nodes.table())) }?;
+        let workspace = ground.heap_base + self.workspace(entry.place.row);
         let team = abi::Team {
             handle: entry.place.handle(),
             my_pe: int(entry.me),
@@ -159,13 +160,14 @@ impl TeamStorage {
             packet_share: abi::packet_share(entry.members.len()),
             block_share: abi::block_share(entry.members.len()),
             members,
-            workspace: ground.heap_base + self.workspace(entry.place.row),
+            workspace,
             chosen: entry.chooser.chosen(),
             n_nodes: low32(entry.nodes.count() as u64),
             my_node: low32(seat.node as u64),
             number_in_node: low32(seat.number as u64),
             rails: low32(entry.nodes.rails() as u64),
             nodes,
+            grid_words: workspace + abi::grid_words_at(entry.members.len() as u64, self.blocks.into()),
             choices: entry.chooser.choices(),
             ..abi::Team::none()
         };

@@ -87,6 +87,14 @@ pub fn collectives(args: &[String]) -> Outcome {
             run(in_two, turn, Shape { blocks: 4, threads: 64, chosen: true })?;
             run(in_two, turn + 1, Shape { blocks: 1, threads: 600, chosen: true })?;
         }
+        if way.algorithm == Algorithm::Push && !way.by_rounds && near {
+            // In so large a grid not all blocks tell that they have entered.
+            let blocks = abi::GRID_WORDS + 1;
+            for chosen in [true, false] {
+                let cases = vec![way.reduce(Type::Int32, ReduceOp::Sum, 9000, false), way.fcollect(3000)];
+                bench.run_in_grid(way, Shape { blocks, threads: 32, chosen }, cases)?;
+            }
+        }
         if way.algorithm == Algorithm::Push && !way.by_rounds && way.n == 2 {
             // Beyond these limits two members reduce by shares.
             let n = abi::SHARED_FROM / size_of::<f32>() as u64;

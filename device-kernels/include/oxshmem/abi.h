@@ -20,7 +20,7 @@
 namespace oxshmem::abi {
 
 constexpr uint32_t kMagic = 0x4d53584f; // "OXSM" in memory
-#define OXSHMEM_ABI_VERSION 20
+#define OXSHMEM_ABI_VERSION 21
 constexpr uint32_t kAbiVersion = OXSHMEM_ABI_VERSION;
 
 // PEs of a job, at most.
@@ -103,6 +103,7 @@ enum class ErrorCode : uint32_t {
     exit_requested = 16,      // no error: the job is to end with the status `length`
     aggregate_stalled = 17,   // the deadline passed while `length` bytes of records in the ring at PE `address` waited to be
                               // applied by PE `pe`
+    member_left = 18,         // `pe` has left the collective by an error of its own
 };
 
 // In the ErrorRecord of a wait for variables `address` is a variable that is not yet what the wait
@@ -460,12 +461,17 @@ constexpr uint32_t kChoices = 3; // in ascending order; beyond the last, push
 // user has set. Up to kBlocksPackets bytes, in the measure of Choice, they send packets, as far as
 // they have room for them. Beyond that two members reduce one-shot: each loads as many bytes as it
 // would load and store otherwise. From kSharedFrom bytes on they reduce by shares, if they have
-// kSharedBy blocks: fewer have too little under way.
-// Between two H200s 64 blocks reduce 512 KiB in 7.2 us by packets and in 7.9 otherwise. Between
-// four they reduce 256 KiB in 9.5 us one-shot and in 8.6 by shares. Between two H100s 2 MiB take
-// 17.5 us by shares and 18.2 one-shot, 128 MiB 431 and 437, and 512 MiB 1660 and 1752; 32 MiB take
-// 118 either way.
+// kSharedBy blocks: fewer have too little under way. Between two H200s 64 blocks reduce 512 KiB in
+// 7.2 us by packets and in 7.9 otherwise. Between four they reduce 256 KiB in 9.5 us one-shot and
+// in 8.6 by shares. Between two H100s 2 MiB take 17.5 us by shares and 18.2 one-shot, 128 MiB 431
+// and 437, and 512 MiB 1660 and 1752; 32 MiB take 118 either way.
+//
+// The blocks of a grid that calls push from beyond kGridPackets bytes on, unless it is a broadcast
+// or some of them do not work on the data: 64 blocks on each of two H200s gather 512 KiB in 8.6 us
+// by push and in 9.5 by packets, and broadcast them in 8.2 and 7.7. Where 132 blocks call, of which
+// 72 gather, it is 10.5 and 9.2.
 constexpr uint64_t kBlocksPackets = 524288;
+constexpr uint64_t kGridPackets = 262144;
 constexpr uint64_t kSharedFrom = 2097152;
 constexpr uint32_t kSharedBy = 64;
 
@@ -480,8 +486,13 @@ constexpr uint32_t kSharedBy = 64;
 //   unsigned char packets[2][kBlockPacketBytes]
 // and then, if the team has more than two members, for each block:
 //   unsigned char passed[kBlockPacketBytes]     packets that members pass on
+// and then, for the blocks of grids that share a collective (detail/grid_meet.h):
+//   uint64_t grid_words[2][2][n_pes][words]     block b of member i tells that it has entered, that its part has ended;
+//                                               words: kGridWords, or less, so that n_pes members
+//                                               have at most kGridWordsOfAll
 // The first index is the epoch modulo 2. Members that are in epoch e have all left epoch e - 2, so
-// nothing is overwritten unread. A member writes to `passed` when it knows that all members have
+// nothing is overwritten unread; unless calls have failed, and then what is ahead counts as a
+// disagreement. A member writes to `passed` when it knows that all members have
 // entered its epoch, so all have left those before. Arrivals take whole lines of 128 bytes.
 //
 // In a team that has several nodes at most kLevelsBlocks blocks carry out a collective. A further
@@ -492,6 +503,8 @@ constexpr uint32_t kOneRoundPes = 64;
 constexpr uint64_t kPacketBytes = 32768;
 constexpr uint64_t kBlockPacketBytes = 16384;
 constexpr uint32_t kLevelsBlocks = 8;
+constexpr uint32_t kGridWords = 320;
+constexpr uint32_t kGridWordsOfAll = 8192;
 constexpr uint64_t kHeadersAt = 2 * kRounds * 8;
 constexpr uint64_t kArrivalsAt = kHeadersAt + 2 * kOneRoundPes * 8;
 
@@ -549,9 +562,9 @@ struct alignas(128) Team {
     uint32_t entered; // blocks that have read the epoch
     uint32_t stopped; // the last epoch in which a block's meeting failed
     // Written by the blocks of a grid that make a call together; see detail/grid.h.
-    uint64_t grid; // turn * kGridTurn + arrivals * kGridArrival + kGridFails + kGridGivenUp; when the first block has arrived
-                   // in a turn that ends by itself, the next turn less the arrivals that are
-                   // missing
+    // Turn * kGridTurn + arrivals * kGridArrival + one of kGridGivenUp; when the first block has
+    // arrived in a turn that ends by itself, the next turn less the arrivals that are missing.
+    uint64_t grid;
     // Constant: bit i: the user has chosen what is in row i of `choices`.
     uint32_t chosen;
     // Constant: the team's nodes, which are sets of members that reach each other by load and
@@ -566,6 +579,7 @@ struct alignas(128) Team {
     // int32_t starts[n_nodes + 1], then int32_t by_node[n_pes]: the members of node i are
     // by_node[starts[i]] to before by_node[starts[i + 1]], in ascending order.
     uint64_t nodes;
+    uint64_t grid_words; // symmetric: in the workspace
     alignas(128) Choice choices[kCollectives][kChoices];
 };
 
@@ -587,8 +601,8 @@ struct KnownTeam {
     uint64_t row; // where the Team lies
 };
 
-constexpr uint64_t kGridGivenUp = 1; // a block has missed the others, and no block waits any more
-constexpr uint64_t kGridFails = 2;   // the part of a block in the call has failed
+constexpr uint64_t kGridGivenUpEven = 1; // in an even turn a block has missed the others, and no block waits any more
+constexpr uint64_t kGridGivenUp = 3;     // in an even turn or in an odd one
 constexpr uint64_t kGridArrival = 4;
 constexpr uint64_t kGridTurn = 1ull << 34;
 

@@ -32,6 +32,9 @@ template <class Scope> OXSHMEM_LINKED_OUTLINE int sync_team(int handle, Call cal
                             !kIsGrid<Scope> && Scope::rank() == 0);
     if constexpr (kIsGrid<Scope>) {
         const Op op = call == Call::barrier ? Op::barrier : Op::sync;
+        if (!find_for_grid(handle, op)) {
+            return 1;
+        }
         return by_last_block<GridCall::of_team>(handle, op, [&] { return sync_team<block_scope>(handle, call); });
     } else {
         if (call == Call::barrier && port::state().network != static_cast<uint32_t>(abi::Network::none)) {

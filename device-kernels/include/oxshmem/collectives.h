@@ -18,7 +18,6 @@
 
 #include "detail/direct.h"
 #include "detail/exchange.h"
-#include "detail/grid.h"
 #include "detail/tree.h"
 
 namespace oxshmem {
@@ -38,6 +37,19 @@ OXSHMEM_DEVICE int finish_or_leave(const Session &session, bool good, int root, 
         return good ? kAwaits : kFailed;
     } else {
         return good && finish<Scope>(session, root) ? 0 : 1;
+    }
+}
+
+// Meets the other members before a collective goes straight between buffers. Returns the same to
+// all lanes: false if they have not all entered the same call.
+template <class Scope> OXSHMEM_DEVICE bool enter(Session &session, const TeamName<Scope> &name, uint32_t announced) {
+    if (!settle<Scope>(session.team, name, session.op)) {
+        return false;
+    }
+    if constexpr (kInGrid<Scope>) {
+        return enter_grids(session.team, session.op, announced);
+    } else {
+        return meet<Scope, true>(session.team, session.op, announced);
     }
 }
 
@@ -78,7 +90,7 @@ OXSHMEM_DEVICE int broadcast_named(const TeamName<Scope> &name, void *dst, const
             return good ? 0 : 1;
         }
     }
-    if (!settle<Scope>(session.team, name, session.op) || !meet<Scope, true>(session.team, session.op, announced)) {
+    if (!enter<Scope>(session, name, announced)) {
         return 1;
     }
     // The rest is the host's.
@@ -90,7 +102,7 @@ OXSHMEM_DEVICE int broadcast_named(const TeamName<Scope> &name, void *dst, const
             return tree_broadcast<Scope>(session, dst, src, bytes, root) ? 0 : 1;
         }
     }
-    const bool good = push_broadcast<Scope>(session, dst, src, bytes, root);
+    const bool good = !is_sharing<Scope>() || push_broadcast<Scope>(session, dst, src, bytes, root);
     return finish_or_leave<Scope, kBegins>(session, good, root, begun);
 }
 
@@ -162,13 +174,15 @@ OXSHMEM_DEVICE int gather_parts(const TeamName<Scope> &name, Collective collecti
         };
         return exchange<Scope>(session, name, announced, part.bytes, -1, load, store) ? 0 : 1;
     }
-    if (!settle<Scope>(session.team, name, session.op) || !meet<Scope, true>(session.team, session.op, announced)) {
+    if (!enter<Scope>(session, name, announced)) {
         return 1;
     }
     if (bytes == 0 || algorithm == kDirect || algorithm == Algorithm::copy_engines) {
         return kBegins ? kEnded : 0;
     }
-    push_parts<Scope>(session, dst, src, bytes, step);
+    if (is_sharing<Scope>()) {
+        push_parts<Scope>(session, dst, src, bytes, step);
+    }
     return finish_or_leave<Scope, kBegins>(session, true, -1, begun);
 }
 
@@ -262,13 +276,15 @@ OXSHMEM_OUTLINE int alltoalls_bytes(TeamName<Scope> name, void *dst, const void 
             return exchange<Scope>(session, name, announced, static_cast<uint32_t>(bytes), -1, load, store) ? 0 : 1;
         }
     }
-    if (!settle<Scope>(session.team, name, session.op) || !meet<Scope, true>(session.team, session.op, announced)) {
+    if (!enter<Scope>(session, name, announced)) {
         return 1;
     }
     if (n == 0) {
         return kBegins ? kEnded : 0;
     }
-    push_strided<Scope>(session, dst, src, n, strides);
+    if (is_sharing<Scope>()) {
+        push_strided<Scope>(session, dst, src, n, strides);
+    }
     return finish_or_leave<Scope, kBegins>(session, true, -1, begun);
 }
 
@@ -456,7 +472,7 @@ OXSHMEM_DEVICE int reduce_named(const TeamName<Scope> &name, void *dst, const vo
             return relay_combined<Scope>(session, name, announced, dst, src, bytes, combine) ? 0 : 1;
         }
     }
-    if (!settle<Scope>(session.team, name, session.op) || !meet<Scope, true>(session.team, session.op, announced)) {
+    if (!enter<Scope>(session, name, announced)) {
         return 1;
     }
     if (bytes == 0) {
@@ -470,7 +486,7 @@ OXSHMEM_DEVICE int reduce_named(const TeamName<Scope> &name, void *dst, const vo
     const Result result = !to_all                                          ? Result::scattered
                           : algorithm == Algorithm::one_shot && dst != src ? Result::by_each
                                                                            : Result::shared;
-    const bool good = push_combined<Scope>(session, dst, src, bytes, result, combine);
+    const bool good = !is_sharing<Scope>() || push_combined<Scope>(session, dst, src, bytes, result, combine);
     if (!kSeveralBlocks<Scope> && !session.team.one_round) {
         return !good ? kFailed : kBegins ? kEnded : 0;
     }
@@ -509,7 +525,9 @@ OXSHMEM_DEVICE GridPlan plan_for_grid(const Session &session, Collective collect
     }
     const bool is_free = (chosen >> static_cast<uint32_t>(collective) & 1) == 0;
     const uint64_t room = share / 2 * static_cast<uint64_t>(blocks);
-    if (is_free && bytes <= abi::kBlocksPackets && bytes <= room && collective != Collective::alltoalls) {
+    const bool sends_more = collective == Collective::broadcast || port::grid_blocks() > blocks;
+    const uint64_t most = least(room, sends_more ? abi::kBlocksPackets : abi::kGridPackets);
+    if (is_free && bytes <= most && collective != Collective::alltoalls) {
         return {true, Caller::packets};
     }
     const bool is_long = bytes >= abi::kSharedFrom && blocks >= abi::kSharedBy;
@@ -517,11 +535,12 @@ OXSHMEM_DEVICE GridPlan plan_for_grid(const Session &session, Collective collect
     return {true, algorithm == Algorithm::one_shot || at_once ? Caller::one_shot : Caller::push};
 }
 
-// A collective by the blocks of a grid: all of them that have room in the workspace call
-// `share(caller)`, or one of them calls `alone()`. Results of both are as those of the collectives
-// above.
-template <class Share, class Alone>
-OXSHMEM_DEVICE int by_grid(int handle, Op op, Collective collective, uint64_t bytes, Share share, Alone alone) {
+// A collective by the blocks of a grid. All of them call `push(caller)`, which meets the others; or
+// those that have room in the workspace call `packets()`, between two meetings of the grid; or one
+// block calls `alone()`. Results of these are as those of the collectives above.
+template <class Push, class SendPackets, class Alone>
+OXSHMEM_DEVICE int by_grid(int handle, Op op, Collective collective, uint64_t bytes, Push push, SendPackets packets,
+                           Alone alone) {
     Session session;
     if (!begin<grid_scope>(session, handle, op, Call::none)) {
         return 1;
@@ -530,7 +549,14 @@ OXSHMEM_DEVICE int by_grid(int handle, Op op, Collective collective, uint64_t by
     if (!plan.together) {
         return by_last_block<GridCall::of_team>(handle, op, alone);
     }
-    return by_all_blocks(handle, op, [&] { return port::block_rank() < sharing_blocks() ? share(plan.caller) : 0; });
+    if (plan.caller != Caller::packets) {
+        return push(plan.caller);
+    }
+    if (!enter_own_grid(handle, op)) {
+        return 1;
+    }
+    const bool good = !is_sharing<blocks_scope>() || packets() == 0;
+    return leave_own_grid(session.team, op, good) ? 0 : 1;
 }
 
 // The collectives in any scope.
@@ -540,6 +566,7 @@ template <class Scope> OXSHMEM_DEVICE int broadcast_in(int handle, void *dst, co
         return by_grid(
             handle, Op::broadcast, Collective::broadcast, bytes,
             [&](Caller caller) { return broadcast_bytes<blocks_scope>(handle, dst, src, bytes, root, caller); },
+            [&] { return broadcast_bytes<packet_blocks>(handle, dst, src, bytes, root, Caller::packets); },
             [&] { return broadcast_bytes<block_scope>(handle, dst, src, bytes, root); });
     } else {
         return broadcast_bytes<Scope>(handle, dst, src, bytes, root);
@@ -551,6 +578,7 @@ template <class Scope> OXSHMEM_DEVICE int fcollect_in(int handle, void *dst, con
         return by_grid(
             handle, Op::fcollect, Collective::fcollect, bytes,
             [&](Caller caller) { return fcollect_bytes<blocks_scope>(handle, dst, src, bytes, caller); },
+            [&] { return fcollect_bytes<packet_blocks>(handle, dst, src, bytes, Caller::packets); },
             [&] { return fcollect_bytes<block_scope>(handle, dst, src, bytes); });
     } else {
         int failed = 0;
@@ -568,6 +596,7 @@ template <class Scope> OXSHMEM_DEVICE int alltoall_in(int handle, void *dst, con
         return by_grid(
             handle, Op::alltoall, Collective::alltoall, bytes,
             [&](Caller caller) { return alltoall_bytes<blocks_scope>(handle, dst, src, bytes, caller); },
+            [&] { return alltoall_bytes<packet_blocks>(handle, dst, src, bytes, Caller::packets); },
             [&] { return alltoall_bytes<block_scope>(handle, dst, src, bytes); });
     } else {
         int failed = 0;
@@ -589,6 +618,7 @@ OXSHMEM_DEVICE int alltoalls_in(int handle, void *dst, const void *src, ptrdiff_
             [&](Caller caller) {
                 return alltoalls_bytes<blocks_scope>(handle, dst, src, dst_stride, src_stride, n, element, caller);
             },
+            [] { return 1; }, // there is no such form
             [&] { return alltoalls_bytes<block_scope>(handle, dst, src, dst_stride, src_stride, n, element); });
     } else {
         return alltoalls_bytes<Scope>(handle, dst, src, dst_stride, src_stride, n, element);
@@ -599,6 +629,9 @@ OXSHMEM_DEVICE int alltoalls_in(int handle, void *dst, const void *src, ptrdiff_
 // it without a message: one block does it.
 template <class Scope> OXSHMEM_DEVICE int collect_in(int handle, void *dst, const void *src, uint64_t bytes) {
     if constexpr (kIsGrid<Scope>) {
+        if (!find_for_grid(handle, Op::collect)) {
+            return 1;
+        }
         return by_last_block<GridCall::of_team>(handle, Op::collect,
                                                 [&] { return collect_bytes<block_scope>(handle, dst, src, bytes); });
     } else {
@@ -614,6 +647,7 @@ OXSHMEM_DEVICE int reduce_in(int handle, void *dst, const void *src, uint64_t n,
             handle, to_all ? Op::reduce : Op::reducescatter, to_all ? Collective::reduce : Collective::reducescatter,
             defined ? times(n, static_cast<int>(element_bytes(combine.type()))) : 0,
             [&](Caller caller) { return reduce_elements<blocks_scope>(handle, dst, src, n, to_all, combine, caller); },
+            [&] { return reduce_elements<packet_blocks>(handle, dst, src, n, to_all, combine, Caller::packets); },
             [&] { return reduce_elements<block_scope>(handle, dst, src, n, to_all, combine); });
     } else {
         return reduce_elements<Scope>(handle, dst, src, n, to_all, combine);

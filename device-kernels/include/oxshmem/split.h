@@ -20,7 +20,8 @@ template <class Scope> struct Begun {
     detail::Op op;
     int state;     // kAwaits and so on, as far as the thread's block goes
     bool together; // all blocks of the grid take part
-    bool is_over;  // the blocks of the grid do not meet again
+    bool leads;    // the thread's block does it for all
+    bool is_over;  // the call has failed in all blocks
 };
 
 namespace detail {
@@ -97,15 +98,13 @@ template <class Collecting> OXSHMEM_DEVICE void begin_by_grid(Begun<grid_scope> 
     begun.together = session.team.one_round && sharing_blocks() > 1 && collecting.size(session.team.n) >= kTogether;
     if (!begun.together) {
         begun.is_over = by_last_block<GridCall::of_team>(begun.team, begun.op, [&] {
+                            begun.leads = true;
                             begun.state = collecting.template by<block_scope>(begun.team, &session);
                             return begun.state == kFailed ? 1 : 0;
                         }) != 0;
         return;
     }
-    begun.is_over = meet_in_grid<GridCall::shared>(begun.team, begun.op) != 0;
-    if (!begun.is_over && port::block_rank() < sharing_blocks()) {
-        begun.state = collecting.template by<blocks_scope>(begun.team, &session);
-    }
+    begun.state = collecting.template by<blocks_scope>(begun.team, &session);
 }
 
 template <class Scope, class Collecting>
@@ -124,10 +123,14 @@ template <class Scope> OXSHMEM_DEVICE bool finish_begun(const Begun<Scope> &begu
     return begun.state != kFailed && (begun.state == kEnded || finish<Scope>(begun.session, begun.root));
 }
 OXSHMEM_LAZY OXSHMEM_DEVICE bool finish_begun(const Begun<grid_scope> &begun) {
-    if (begun.state != kAwaits) {
-        return begun.state == kEnded;
+    if (begun.is_over || begun.state == kFailed || !find_for_grid(begun.team, begun.op)) {
+        return false;
     }
-    return begun.together ? finish<blocks_scope>(begun.session, begun.root) : finish<block_scope>(begun.session, begun.root);
+    if (begun.together) {
+        return finish<blocks_scope>(begun.session, begun.root);
+    }
+    const bool good = !begun.leads || begun.state == kEnded || finish<block_scope>(begun.session, begun.root);
+    return leave_own_grid(begun.session.team, begun.op, good);
 }
 
 } // namespace detail
@@ -187,18 +190,7 @@ OXSHMEM_DEVICE Begun<Scope> reducescatter_begin(Scope, team_t team, Operator, T 
 // Ends what ..._begin has begun: dst holds the result then, and src may be reused. Returns 0, or
 // another value if either call has failed, with an error recorded.
 template <class Scope> OXSHMEM_DEVICE int end(const Begun<Scope> &begun) {
-    if constexpr (detail::kIsGrid<Scope>) {
-        if (begun.is_over) {
-            return 1;
-        }
-        const bool good = detail::finish_begun(begun);
-        if (!detail::find_for_grid(begun.team, begun.op)) {
-            return 1;
-        }
-        return detail::meet_in_grid<detail::GridCall::through>(begun.team, begun.op, good);
-    } else {
-        return detail::finish_begun(begun) ? 0 : 1;
-    }
+    return detail::finish_begun(begun) ? 0 : 1;
 }
 
 } // namespace oxshmem

@@ -82,6 +82,23 @@ OXSHMEM_DEVICE uint64_t times(uint64_t bytes, int n) {
     return (high + (low >> 32)) >> 32 != 0 ? ~0ull : bytes * static_cast<uint64_t>(n);
 }
 
+// Returns which of `n` members item `item` belongs to, of which each has `pieces`. Among few
+// members it takes longer to divide than to count.
+OXSHMEM_DEVICE uint32_t member_of(uint32_t item, uint32_t pieces, int n) {
+    constexpr int kFew = 8;
+    if (pieces == 1) {
+        return item;
+    }
+    if (n > kFew) {
+        return item / pieces;
+    }
+    uint32_t member = 0;
+    for (; item >= pieces; item -= pieces) {
+        ++member;
+    }
+    return member;
+}
+
 // One call of a collective by one PE.
 struct Session {
     TeamView team;
@@ -106,7 +123,8 @@ template <class Scope> OXSHMEM_DEVICE bool begin(Session &session, const TeamNam
 
 template <class Scope>
 OXSHMEM_DEVICE void refuse(Session &session, ErrorCode code, const void *address, uint64_t length, int pe = -1) {
-    if (Scope::rank() == 0 && !session.bad) {
+    // Each of several blocks records it: the arguments of one alone may be bad.
+    if (Meeting<Scope>::rank() == 0 && !session.bad) {
         raise(code, session.op, pe == -1 ? session.blame() : Blame{pe, session.team.handle},
               reinterpret_cast<uint64_t>(address), length);
     }
@@ -143,8 +161,8 @@ OXSHMEM_DEVICE uint32_t announced_by(const Session &session, const void *dst, co
     if (session.bad) {
         return announce_bad(port::state().my_pe);
     }
-    const uint64_t further = kSeveralBlocks<Scope> ? sharing_blocks() - 1 : 0;
-    uint64_t hash = ((size << 3 | static_cast<uint64_t>(algorithm)) ^ further << 56) * 0x9e3779b97f4a7c15ull;
+    const uint64_t further = kInGrid<Scope> ? port::grid_blocks() - 1 : kSeveralBlocks<Scope> ? sharing_blocks() - 1 : 0;
+    uint64_t hash = ((size << 3 | static_cast<uint64_t>(algorithm)) ^ further << 48) * 0x9e3779b97f4a7c15ull;
     hash = (hash ^ hash >> 29 ^ offset_of(dst)) * 0xbf58476d1ce4e5b9ull;
     hash = (hash ^ hash >> 32 ^ offset_of(src)) * 0x94d049bb133111ebull;
     hash = (hash ^ hash >> 29 ^ extra) * 0x9e3779b97f4a7c15ull;
@@ -188,7 +206,11 @@ template <class Scope> OXSHMEM_DEVICE Part part_of(uint64_t bytes) {
 // packets.
 template <class Scope>
 OXSHMEM_DEVICE Algorithm choose(const Session &session, Collective collective, uint64_t bytes, uint64_t pieces, Caller caller) {
-    if constexpr (kSeveralBlocks<Scope>) {
+    if constexpr (kByPackets<Scope>) {
+        return Algorithm::packets;
+    } else if constexpr (kInGrid<Scope>) {
+        return caller == Caller::one_shot ? Algorithm::one_shot : Algorithm::push;
+    } else if constexpr (kSeveralBlocks<Scope>) {
         return caller == Caller::packets        ? Algorithm::packets
                : caller == Caller::one_shot     ? Algorithm::one_shot
                : caller == Caller::relay        ? Algorithm::relay

@@ -88,23 +88,6 @@ OXSHMEM_DEVICE int any_other(const TeamView &team) {
 // of kernels of the program have no registers for more than one.
 template <class Scope, uint32_t kMost> constexpr uint32_t kLooksAtOnce = kOpensGrid<Scope> ? kMost : 1;
 
-// Returns which of `n` members item `item` belongs to, of which each has `pieces`. Among few
-// members it takes longer to divide than to count.
-OXSHMEM_DEVICE uint32_t member_of(uint32_t item, uint32_t pieces, int n) {
-    constexpr int kFew = 8;
-    if (pieces == 1) {
-        return item;
-    }
-    if (n > kFew) {
-        return item / pieces;
-    }
-    uint32_t member = 0;
-    for (; item >= pieces; item -= pieces) {
-        ++member;
-    }
-    return member;
-}
-
 // Whether each lane has so few of `items` items, at most `kInTurn`, that it is best to handle one
 // at a time: that is much less to compute.
 template <class Scope, uint32_t kInTurn = 2> OXSHMEM_DEVICE bool are_few(uint32_t items) {

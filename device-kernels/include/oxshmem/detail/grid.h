@@ -2,18 +2,16 @@
 //
 // Calls by a grid: all of its blocks make them, and run at the same time.
 //
-// The blocks meet in a word of the team's row, which counts turns and those that have arrived in
-// the turn. Where one block can do all that there is to do, the last one to arrive does it, and the
-// others wait for the end of the turn. Otherwise all blocks take part, and meet in another turn
-// when they are through. Such turns end by themselves, with the last arrival: the first block adds
-// what is missing to the next turn, less what each of the others adds.
+// The blocks arrive in a word of the team's row, which counts turns and those that have arrived in
+// the turn. Where one block can do all that there is to do, the last one to arrive does it, ends
+// the turn, and the others wait for that. A turn that has ended well is followed by the next, and
+// one that has failed by the one after that. Where all blocks take part, the turn ends with the
+// last arrival (grid_meet.h): the first block adds what is missing to the next turn, less what each
+// of the others adds.
 //
-// A turn that has ended well is followed by the next, and one that has failed by the one after
-// that: so the look that tells a block of the end also tells it how the turn has ended.
-//
-// A block that waits in vain for the others gives up the turn for all of them. What still arrives
-// then, because it had no room on the GPU before, leaves at once, and the last one makes the word
-// fit for the next call. If some blocks never arrive, the host does so when it reports the error.
+// A block that waits in vain for the others gives up the turn for all of them. What arrives then,
+// because it had no room on the GPU before or because it goes on after the error, leaves at once.
+// The host makes the word fit for further calls when it reports the error.
 #pragma once
 
 #include "meet.h"
@@ -33,21 +31,12 @@ struct GridTurn {
     GridEnd end;     // as far as the block has seen
 };
 
-// Why the blocks of a grid arrive: for a call that other members take part in and that one block
-// makes; for one that this PE makes alone; for one that all blocks share; or because they are
-// through with that, so that none of them is missing.
-enum class GridCall { of_team, of_pe, shared, through };
+// Which PEs take part in a call of a grid that one block makes: all members of the team, or this
+// one alone.
+enum class GridCall { of_team, of_pe };
 
 OXSHMEM_DEVICE uint32_t turn_of(uint64_t seen) {
     return static_cast<uint32_t>(seen / abi::kGridTurn);
-}
-
-OXSHMEM_DEVICE bool is_failing(uint64_t seen) {
-    return (seen & abi::kGridFails) != 0;
-}
-
-OXSHMEM_DEVICE bool is_given_up(uint64_t seen) {
-    return (seen & abi::kGridGivenUp) != 0;
 }
 
 // How many of `blocks` blocks have arrived. When the first block has in a turn that ends by itself,
@@ -57,28 +46,20 @@ OXSHMEM_DEVICE uint32_t arrived_in(uint64_t seen, uint32_t blocks) {
     return counted >> 31 == 0 ? counted : counted + blocks;
 }
 
-// What a block adds when it arrives.
-template <GridCall kCall> OXSHMEM_DEVICE uint64_t arrival_of_block(uint32_t blocks) {
-    constexpr bool kEndsByItself = kCall == GridCall::shared || kCall == GridCall::through;
-    return kEndsByItself && port::block_rank() == 0 ? abi::kGridTurn - abi::kGridArrival * (blocks - 1) : abi::kGridArrival;
+// The bit that says that a turn has been given up, or that one has two turns before: those have
+// ended then.
+OXSHMEM_DEVICE uint64_t given_up_bit(uint32_t turn) {
+    return abi::kGridGivenUpEven << (turn & 1);
 }
 
-// How turn `from` has ended.
-OXSHMEM_DEVICE GridEnd end_of_turn(uint32_t from, uint64_t seen) {
-    const uint32_t since = (turn_of(seen) - from) & static_cast<uint32_t>(~uint64_t{0} / abi::kGridTurn);
-    // What is given up is turn `from` itself, of which all blocks may have arrived meanwhile, and
-    // the last of them has yet to begin another one; or the next turn, in which the caller is
-    // missed, and then the launch is aborted all the same.
-    if (since > 1 || is_given_up(seen)) {
-        return GridEnd::failed;
+// How turn `turn` has ended. After one has been given up none ends any more.
+OXSHMEM_DEVICE GridEnd end_of_turn(uint32_t turn, uint64_t seen) {
+    const uint64_t given_up = seen & abi::kGridGivenUp;
+    if (given_up != 0) {
+        return given_up == given_up_bit(turn) ? GridEnd::failed : GridEnd::good;
     }
-    if (since == 0) {
-        return GridEnd::none;
-    }
-    // No block has arrived since, and a part has failed. It is one of turn `from`, which the last
-    // block is about to end, or one of the next turn, in which the block of that part is about to
-    // arrive: the next look tells.
-    return seen % abi::kGridTurn == abi::kGridFails ? GridEnd::none : GridEnd::good;
+    const uint32_t since = (turn_of(seen) - turn) & static_cast<uint32_t>(~uint64_t{0} / abi::kGridTurn);
+    return since == 0 ? GridEnd::none : since == 1 ? GridEnd::good : GridEnd::failed;
 }
 
 // Begins another turn, by the block that ends this one.
@@ -87,73 +68,74 @@ OXSHMEM_DEVICE void end_turn(abi::Team &row, uint32_t turn, GridEnd end) {
     port::store<order::release, reach::device>(&row.grid, next);
 }
 
-// Lets the turn fail, by a block that has yet to arrive in it.
-OXSHMEM_LAZY OXSHMEM_OUTLINE void fail_turn(abi::Team &row) {
-    uint64_t seen = port::load<order::relaxed, reach::device>(&row.grid);
-    while (!is_failing(seen)) {
-        const uint64_t failing = seen | abi::kGridFails;
-        const uint64_t found = port::compare_exchange<order::acq_rel, reach::device>(&row.grid, seen, failing);
-        seen = found == seen ? failing : found;
+// Whether a turn had been given up when the calling block found `seen` in the word. Records the
+// error once more, in case the host has taken it before the turn was given up.
+OXSHMEM_LAZY OXSHMEM_DEVICE bool finds_given_up(uint64_t seen, int handle, Op op) {
+    if ((seen & abi::kGridGivenUp) == 0) {
+        return false;
     }
+    const uint32_t blocks = port::grid_blocks(), arrived = arrived_in(seen, blocks);
+    raise_timeout(op, MissingBlocks{handle, arrived < blocks ? arrived : blocks - 1, blocks}, nullptr);
+    return true;
 }
 
-// Arrives, by one thread of a block whose threads have all come here. Unless the block is through
-// with a call, waits until all blocks have arrived, or the turn of what they share has ended, or
-// one gives up.
-template <GridCall kCall> OXSHMEM_OUTLINE GridTurn arrive_in_grid(abi::Team &row, int handle, Op op) {
+// Waits until all blocks have arrived in the turn, or it has ended, or been given up. `seen`: what
+// is in the word. Returns true if the calling block misses others, and has given up the turn.
+OXSHMEM_LAZY OXSHMEM_DEVICE bool await_or_give_up(abi::Team &row, int handle, Op op, uint32_t turn, uint64_t &seen) {
     const uint32_t blocks = port::grid_blocks();
-    uint64_t seen = port::fetch_add<order::acq_rel, reach::device>(&row.grid, arrival_of_block<kCall>(blocks));
-    const uint32_t turn = turn_of(seen);
-    const bool is_last = arrived_in(seen, blocks) + 1 == blocks;
-    if (is_last && (is_given_up(seen) || is_failing(seen))) {
-        end_turn(row, turn, GridEnd::failed);
-    }
-    if (is_given_up(seen)) {
-        return {GridPart::follow, turn, GridEnd::failed};
-    }
-    if (is_last) {
-        return {GridPart::lead, turn, is_failing(seen) ? GridEnd::failed : GridEnd::good};
-    }
-    if (kCall == GridCall::through) {
-        return {GridPart::follow, turn, GridEnd::none};
-    }
-    const auto is_in_turn = [&] { return turn_of(seen) == turn; };
-    const auto all_are_here = [&] { return is_in_turn() && arrived_in(seen, blocks) == blocks; };
-    const auto is_decided = [&] { return all_are_here() || end_of_turn(turn, seen) != GridEnd::none; };
+    const auto is_open = [&] { return end_of_turn(turn, seen) == GridEnd::none && arrived_in(seen, blocks) != blocks; };
     const auto missing = [&] { return MissingBlocks{handle, arrived_in(seen, blocks), blocks}; };
-    const auto looks = [&] {
+    const bool ended = wait(op, missing, &row.grid, [&] {
         seen = port::load<order::acquire, reach::device>(&row.grid);
-        return is_decided();
-    };
-    // No block is missed that has arrived.
-    const auto progress = [&] { return all_are_here() ? 1u : 0u; };
-    const bool ended = wait(op, missing, &row.grid, looks, progress);
-    while (!ended && !is_decided()) {
-        // A turn that has ended is not given up: the next look tells how it has ended.
-        const uint64_t given_up = is_in_turn() ? seen | abi::kGridGivenUp : seen;
+        return !is_open();
+    });
+    while (!ended && is_open()) {
+        const uint64_t given_up = seen | given_up_bit(turn);
         const uint64_t found = port::compare_exchange<order::acq_rel, reach::device>(&row.grid, seen, given_up);
-        if (found == seen && is_in_turn()) {
-            return {GridPart::tell, turn, GridEnd::failed};
+        if (found == seen) {
+            return true;
         }
         seen = found;
+    }
+    return false;
+}
+
+// Arrives, by one thread of a block whose threads have all come here, and waits until all blocks
+// have arrived, or one gives up.
+OXSHMEM_LAZY OXSHMEM_OUTLINE GridTurn arrive_in_grid(abi::Team &row, int handle, Op op) {
+    const uint32_t blocks = port::grid_blocks();
+    uint64_t seen = port::fetch_add<order::acq_rel, reach::device>(&row.grid, abi::kGridArrival);
+    const uint32_t turn = turn_of(seen);
+    if (finds_given_up(seen, handle, op)) {
+        return {GridPart::follow, turn, GridEnd::failed};
+    }
+    if (arrived_in(seen, blocks) + 1 == blocks) {
+        return {GridPart::lead, turn, GridEnd::good};
+    }
+    if (await_or_give_up(row, handle, op, turn, seen)) {
+        return {GridPart::tell, turn, GridEnd::failed};
     }
     return {GridPart::follow, turn, end_of_turn(turn, seen)};
 }
 
-// Waits for the end of a turn in which all blocks have arrived or will. What they do meanwhile has
-// deadlines of its own, so this wait has one only after one of those has passed.
-OXSHMEM_LAZY OXSHMEM_DEVICE GridEnd await_turn(abi::Team &row, int handle, Op op, uint32_t turn) {
+// Progress of a wait that has a deadline only from the time on when the launch is aborted: what it
+// waits for has deadlines of its own.
+struct UntilAborted {
     uint32_t looks = 0;
-    const auto progress = [&] {
+    OXSHMEM_DEVICE uint32_t operator()() {
         looks += port::load<order::relaxed, reach::system>(&control().abort) == 0 ? 1 : 0;
         return looks;
-    };
+    }
+};
+
+// Waits for the end of a turn in which all blocks have arrived or will.
+OXSHMEM_LAZY OXSHMEM_DEVICE GridEnd await_turn(abi::Team &row, int handle, Op op, uint32_t turn) {
     GridEnd end = GridEnd::none;
     const auto has_ended = [&] {
         end = end_of_turn(turn, port::load<order::acquire, reach::device>(&row.grid));
         return end != GridEnd::none;
     };
-    wait<OnAbort::keep_waiting>(op, Blame{port::state().my_pe, handle}, &row.grid, has_ended, progress);
+    wait<OnAbort::keep_waiting>(op, Blame{port::state().my_pe, handle}, &row.grid, has_ended, UntilAborted{});
     return end;
 }
 
@@ -163,6 +145,13 @@ OXSHMEM_LAZY OXSHMEM_OUTLINE void tell_of_failure(int handle, Op op) {
     if (view_team<thread_scope>(team, handle, op)) {
         meet<thread_scope, false>(team, op, announce_bad(port::state().my_pe));
     }
+}
+
+// Arrives in a turn that ends by itself, by one thread of a block. Returns what was in the word.
+template <order O> OXSHMEM_DEVICE uint64_t count_block(abi::Team &row) {
+    const uint64_t arrival =
+        port::block_rank() == 0 ? abi::kGridTurn - abi::kGridArrival * (port::grid_blocks() - 1) : abi::kGridArrival;
+    return port::fetch_add<O, reach::device>(&row.grid, arrival);
 }
 
 // Whether there is such a team; if not, one thread of the grid says so.
@@ -177,17 +166,13 @@ OXSHMEM_LAZY OXSHMEM_DEVICE bool find_for_grid(int handle, Op op) {
 }
 
 // The last block to arrive calls `alone` for all, which returns 0 if it was successful. All threads
-// of all blocks return that, or 1 if not all blocks have arrived.
+// of all blocks return that, or 1 if not all blocks have arrived. The caller has found the team.
 template <GridCall kCall, class Alone> OXSHMEM_DEVICE int by_last_block(int handle, Op op, Alone alone) {
-    static_assert(kCall == GridCall::of_team || kCall == GridCall::of_pe);
-    if (!find_for_grid(handle, op)) {
-        return 1;
-    }
     abi::Team &row = team_row(handle);
     GridTurn turn{GridPart::follow, 0, GridEnd::none};
     block_scope::sync();
     if (block_scope::rank() == 0) {
-        turn = arrive_in_grid<kCall>(row, handle, op);
+        turn = arrive_in_grid(row, handle, op);
         if (kCall != GridCall::of_pe && turn.part == GridPart::tell) {
             tell_of_failure(handle, op);
         }
@@ -204,38 +189,6 @@ template <GridCall kCall, class Alone> OXSHMEM_DEVICE int by_last_block(int hand
         failed = await_turn(row, handle, op, turn.number) != GridEnd::good;
     }
     return block_scope::any(failed) ? 1 : 0;
-}
-
-// All blocks meet, before a call that they share or after it. `good`: the calling block's part was
-// successful. All threads of all blocks return 0, or 1 if not all blocks have arrived, or, after
-// the call, if it was not successful in one. The caller has found the team.
-template <GridCall kCall> OXSHMEM_DEVICE int meet_in_grid(int handle, Op op, bool good = true) {
-    static_assert(kCall == GridCall::shared || kCall == GridCall::through);
-    abi::Team &row = team_row(handle);
-    bool failed = false;
-    block_scope::sync();
-    if (block_scope::rank() == 0) {
-        if (kCall == GridCall::through && !good) {
-            fail_turn(row);
-        }
-        const GridTurn turn = arrive_in_grid<kCall>(row, handle, op);
-        if (kCall == GridCall::shared && turn.part == GridPart::tell) {
-            tell_of_failure(handle, op);
-        }
-        const GridEnd end = turn.end == GridEnd::none ? await_turn(row, handle, op, turn.number) : turn.end;
-        failed = end != GridEnd::good;
-    }
-    return block_scope::any(failed) ? 1 : 0;
-}
-
-// All blocks call `all`, which returns 0 if it was successful, after all have arrived. All threads
-// of all blocks return 0 if it was successful in all, once it has ended in all.
-template <class All> OXSHMEM_DEVICE int by_all_blocks(int handle, Op op, All all) {
-    if (meet_in_grid<GridCall::shared>(handle, op) != 0) {
-        return 1;
-    }
-    const bool good = all() == 0;
-    return meet_in_grid<GridCall::through>(handle, op, good);
 }
 
 } // namespace oxshmem::detail

@@ -151,13 +151,14 @@ template <class Scope> OXSHMEM_DEVICE void raise_bad_team(int handle, Op op) {
 template <class Scope> OXSHMEM_DEVICE bool view_team(TeamView &team, int handle, Op op) {
     const bool in_table = is_row_of_table(handle);
     const abi::Team &row = team_row(in_table ? handle : abi::kTeamWorld);
-    const uint32_t block_share = kSeveralBlocks<Scope> ? port::read(&row.block_share) : 0;
+    constexpr bool kHasPlace = kSeveralBlocks<Scope> && !kInGrid<Scope>; // in the workspace
+    const uint32_t block_share = kHasPlace ? port::read(&row.block_share) : 0;
     team = view_of(row);
     // A share is even. To look at it waits for the load that has the epoch too: take_epoch relies
     // on that all lanes of its block have read the epoch when they meet.
     const bool has_read = !kSeveralBlocks<Scope> || (team.share & 1) == 0;
     if (in_table && team.handle == handle && has_read) {
-        if constexpr (kSeveralBlocks<Scope>) {
+        if constexpr (kHasPlace) {
             // The first block meets in the team's own place, where calls of one block meet too.
             team.workspace = port::block_rank() == 0 ? team.workspace : workspace_of_block(team, own_place<Scope>());
             team.share = block_share;
@@ -235,13 +236,18 @@ OXSHMEM_DEVICE uint64_t header_of(const TeamView &team, uint32_t announced) {
     return static_cast<uint64_t>(team.epoch) << 32 | announced;
 }
 
+// Whether an epoch is `since` or a later one.
+OXSHMEM_DEVICE bool is_since(uint32_t epoch, uint32_t since) {
+    constexpr uint32_t kMostAhead = 1u << 24;
+    return epoch - since < kMostAhead;
+}
+
 // Whether a header is there. Members that have left an earlier collective by its deadline may be
 // ahead. A header of a further block may be as old as the last collective that so many blocks
 // carried out, or not be written yet. (One of 2^32 collectives ago, less up to 2^24, looks like one
 // that is ahead.)
 OXSHMEM_DEVICE bool entered(uint64_t seen, uint64_t header) {
-    constexpr uint32_t kMostAhead = 1u << 24;
-    return seen != 0 && static_cast<uint32_t>(seen >> 32) - static_cast<uint32_t>(header >> 32) < kMostAhead;
+    return seen != 0 && is_since(static_cast<uint32_t>(seen >> 32), static_cast<uint32_t>(header >> 32));
 }
 
 // Returns which member has made a bad call, from what `member` announces, which may know of another

@@ -11,6 +11,7 @@
 #include <oxshmem/signal.h>
 
 #include "collective.h"
+#include "grid_meet.h"
 #include "reduce_ops.h"
 
 namespace oxshmem::detail {
@@ -263,7 +264,11 @@ OXSHMEM_DEVICE void combine_near(const Session &session, void *dst, const void *
 
 // Tells all members that this one is done; finish() waits for what they say.
 template <class Scope, bool Visible> OXSHMEM_DEVICE void tell_of_end(const Session &session) {
-    arrive<Scope, Visible>(session, 0, 0, session.team.n);
+    if constexpr (kInGrid<Scope>) {
+        tell_grids_of_end<Visible>(session.team);
+    } else {
+        arrive<Scope, Visible>(session, 0, 0, session.team.n);
+    }
 }
 
 // ---------------------------------------------------------------------------------------------------------------------------
@@ -313,6 +318,9 @@ template <class Scope> OXSHMEM_DEVICE bool is_passed_on(const TeamView &team) {
 // collective by `push`. `root` is that of a broadcast.
 template <class Scope> OXSHMEM_OUTLINE bool finish(Session session, int root = -1) {
     const TeamView &team = session.team;
+    if constexpr (kInGrid<Scope>) {
+        return leave_grids(team, session.op);
+    }
     const bool near = kSeveralBlocks<Scope> || team.one_round;
     const bool is_broadcast = session.call == Call::broadcast;
     if constexpr (!kSeveralBlocks<Scope>) {
@@ -527,6 +535,12 @@ OXSHMEM_OUTLINE bool push_broadcast(Session session, void *dst, const void *src,
             tell_of_end<Scope, true>(session);
         } else if (!is_root) {
             near_copy<Scope, Source::far>(dst, of_member(team, src, root), bytes);
+        }
+        if constexpr (kInGrid<Scope>) {
+            if (is_root || !is_passed_on<Scope>(team)) {
+                tell_of_end<Scope, false>(session);
+            }
+        } else if (!is_root && !is_passed_on<Scope>(team)) {
             arrive<Scope, false>(session, 0, root, root + 1);
         }
         return true;

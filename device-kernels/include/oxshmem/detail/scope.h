@@ -73,9 +73,9 @@ OXSHMEM_DEVICE uint32_t sharing_blocks() {
     return blocks < most ? blocks : most;
 }
 
-// All threads of the blocks that share a collective, which divide the data among them. Block b
-// meets block b of the other PEs, so `sync` and `any` are those of a block: no block waits for
-// another one of its grid, and the blocks need not be resident at once.
+// All threads of the blocks of a grid that share a collective straight between buffers, which
+// divide the data among them. All blocks of all members meet (detail/grid_meet.h). `sync` and `any`
+// are those of a block.
 struct blocks_scope {
     static constexpr uint32_t kLanes = 32;
     static constexpr bool kSeveralWarps = true;
@@ -86,10 +86,16 @@ struct blocks_scope {
     OXSHMEM_DEVICE static bool any(bool said) { return port::sync_block_any(said); }
 };
 
+// The same for a collective by packets, where block b meets block b of the other PEs. It has
+// functions of its own, because what calls others between the meetings keeps registers in memory.
+struct packet_blocks : blocks_scope {};
+
 // The same in a team of several nodes, where blocks meet by messages (detail/levels.h).
 struct levels_scope : blocks_scope {};
 
 // The same for grids that begin with their call, as the host's do: they have stored nothing before.
+// Block b meets block b of the other PEs, so no block waits for another one of its grid, and the
+// blocks need not be resident at once.
 struct opening_blocks : blocks_scope {};
 template <class Scope> constexpr bool kOpensGrid = false;
 template <> inline constexpr bool kOpensGrid<opening_blocks> = true;
@@ -97,14 +103,22 @@ template <> inline constexpr bool kOpensGrid<opening_blocks> = true;
 // The threads that meet those of other PEs on behalf of a scope: its own, or those of one block.
 template <class Scope> struct meeting_of { using type = Scope; };
 template <> struct meeting_of<blocks_scope> { using type = block_scope; };
+template <> struct meeting_of<packet_blocks> { using type = block_scope; };
 template <> struct meeting_of<opening_blocks> { using type = block_scope; };
 template <> struct meeting_of<levels_scope> { using type = block_scope; };
 template <class Scope> using Meeting = typename meeting_of<Scope>::type;
 
 template <class Scope> constexpr bool kSeveralBlocks = false;
 template <> inline constexpr bool kSeveralBlocks<blocks_scope> = true;
+template <> inline constexpr bool kSeveralBlocks<packet_blocks> = true;
 template <> inline constexpr bool kSeveralBlocks<opening_blocks> = true;
 template <> inline constexpr bool kSeveralBlocks<levels_scope> = true;
+
+// Whether the blocks meet all blocks of all members, and whether they send packets.
+template <class Scope> constexpr bool kInGrid = false;
+template <> inline constexpr bool kInGrid<blocks_scope> = true;
+template <class Scope> constexpr bool kByPackets = false;
+template <> inline constexpr bool kByPackets<packet_blocks> = true;
 
 template <class Scope> constexpr bool kByLevels = false;
 template <> inline constexpr bool kByLevels<levels_scope> = true;
