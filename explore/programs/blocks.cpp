@@ -115,9 +115,27 @@ void disagreement() {
     }
 }
 
+// The same by one thread of each PE, after a call in which another member may still be, and before
+// one that all agree on.
+void disagreement_after_sync() {
+    expect(team_sync(thread, abi::kTeamWorld) == 0, "sync failed");
+    fill_source(1, 4);
+    const size_t n = me() == 0 ? 4 : 2;
+    expect(reduce(thread, abi::kTeamWorld, op_sum, target(1), source(1), n) != 0,
+           "a call that differs from another member's has not failed");
+    fill_source(2, 4);
+    expect(reduce(thread, abi::kTeamWorld, op_sum, target(2), source(2), 4) == 0, "the call after it failed too");
+    check_sums(2, target(2), 4);
+}
+
 constexpr oxshmem_explore_program by_blocks(const char *name, void (*body)(), uint32_t blocks, uint32_t lanes, uint32_t epoch,
                                             uint32_t pes = 2) {
     return blocks_of(blocks, direct(collective(name, body, pes, lanes, epoch)));
+}
+
+constexpr oxshmem_explore_program by_push(oxshmem_explore_program program) {
+    program.algorithm = static_cast<uint32_t>(abi::Algorithm::push);
+    return program;
 }
 
 constexpr oxshmem_explore_program kPrograms[] = {
@@ -139,6 +157,8 @@ constexpr oxshmem_explore_program kPrograms[] = {
     by_blocks("reduce_relay_3", sums<Caller::relay, 3, 9>, 2, 1, 2, 3),
     by_blocks("broadcast_relay_3", broadcasts<Caller::relay, 3, 5>, 2, 1, 0xfffffffe, 3),
     uneven(by_blocks("disagreement", disagreement, 2, 1, 4)),
+    uneven(by_blocks("disagreement_after_sync_3", disagreement_after_sync, 1, 1, 4, 3)),
+    by_push(uneven(by_blocks("disagreement_push_after_sync_3", disagreement_after_sync, 1, 1, 4, 3))),
     early(by_blocks("reduce_early", sums<Caller::packets, 3>, 2, 1, 2)),
 };
 

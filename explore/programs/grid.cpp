@@ -43,11 +43,16 @@ void fill_together(uint32_t turn, uint32_t n) {
     }
 }
 
+// A call that has to be good.
+void sum_well(uint32_t turn, const char *otherwise) {
+    fill_together(turn, 4);
+    expect(reduce(grid, abi::kTeamWorld, op_sum, target(turn), source(turn), 4) == 0, otherwise);
+    check_sums(turn, target(turn), 4);
+}
+
 template <uint32_t kTurns> void sums() {
     for (uint32_t turn = 1; turn <= kTurns; ++turn) {
-        fill_together(turn, 4);
-        expect(reduce(grid, abi::kTeamWorld, op_sum, target(turn), source(turn), 4) == 0, "reduce failed");
-        check_sums(turn, target(turn), 4);
+        sum_well(turn, "reduce failed");
     }
 }
 
@@ -90,14 +95,30 @@ void take_error() {
     }
 }
 
+void abort_launch() {
+    port::fetch_max<port::order::acq_rel, port::reach::system>(&detail::control().abort, abi::kAbortLaunch);
+}
+
+// Waits until all blocks of this PE have left their calls. Then block `by` takes the error.
+void leave_and_take_error(uint32_t by) {
+    uint64_t *const left = heap<uint64_t>(kFlag), *const taken = left + 1;
+    port::fetch_add<port::order::acq_rel, port::reach::device>(left, uint64_t{1});
+    if (block() == by) {
+        await(left, port::grid_blocks());
+        take_error();
+        tell(taken, 1);
+    } else {
+        await(taken, 1);
+    }
+}
+
 // PE 0's second block comes too late, when the launch has been aborted and another block has left:
 // the call fails on all PEs and in all blocks. The next one, before which the host has taken the
 // error, does not.
 void late_block() {
-    uint64_t *const left = heap<uint64_t>(kFlag), *const taken = left + 1;
-    const bool is_late = me() == 0 && block() == 1;
-    if (is_late) {
-        port::fetch_max<port::order::acq_rel, port::reach::system>(&detail::control().abort, abi::kAbortLaunch);
+    const uint64_t *const left = heap<uint64_t>(kFlag);
+    if (me() == 0 && block() == 1) {
+        abort_launch();
         while (port::load<port::order::acquire, port::reach::device>(left) == 0) {
             port::pause();
         }
@@ -107,24 +128,17 @@ void late_block() {
     for (uint32_t i = 0; i < 4; ++i) {
         expect(word_at(target(1), i) == 0, "a call that failed has stored something");
     }
-    if (is_late) {
-        await(left, port::grid_blocks() - 1);
-        take_error();
-        tell(taken, 1);
-    } else if (me() == 0) {
-        port::fetch_add<port::order::acq_rel, port::reach::device>(left, uint64_t{1});
-        await(taken, 1);
+    if (me() == 0) {
+        leave_and_take_error(1);
     }
-    fill_together(2, 4);
-    expect(reduce(grid, abi::kTeamWorld, op_sum, target(2), source(2), 4) == 0, "the call after one that failed failed too");
-    check_sums(2, target(2), 4);
+    sum_well(2, "the call after one that failed failed too");
 }
 
 // The PE's last block never makes the call: the others leave it when the launch has been aborted,
 // and what they call after that does not tell any of them that it was good.
 void absent_block() {
     if (block() + 1 == port::grid_blocks()) {
-        port::fetch_max<port::order::acq_rel, port::reach::system>(&detail::control().abort, abi::kAbortLaunch);
+        abort_launch();
         return;
     }
     fill_together(1, 4);
@@ -139,7 +153,7 @@ void absent_block() {
 void late_block_alone() {
     uint64_t *const left = heap<uint64_t>(kFlag);
     if (block() + 1 == port::grid_blocks()) {
-        port::fetch_max<port::order::acq_rel, port::reach::system>(&detail::control().abort, abi::kAbortLaunch);
+        abort_launch();
         while (port::load<port::order::acquire, port::reach::device>(left) == 0) {
             port::pause();
         }
@@ -153,10 +167,9 @@ void late_block_alone() {
 // The launch is aborted before all blocks are in a call, or while they are: each block is told
 // something, and the next call, before which the host has taken the error, is good.
 template <bool kInTwo> void aborted() {
-    uint64_t *const left = heap<uint64_t>(kFlag), *const taken = left + 1;
     const auto abort = [] {
         if (me() == 0 && block() == 0) {
-            port::fetch_max<port::order::acq_rel, port::reach::system>(&detail::control().abort, abi::kAbortLaunch);
+            abort_launch();
         }
     };
     fill_together(1, 4);
@@ -173,44 +186,24 @@ template <bool kInTwo> void aborted() {
         check_sums(1, target(1), 4);
     }
     if (me() == 0) {
-        port::fetch_add<port::order::acq_rel, port::reach::device>(left, uint64_t{1});
-        if (block() == 0) {
-            await(left, port::grid_blocks());
-            take_error();
-            tell(taken, 1);
-        } else {
-            await(taken, 1);
-        }
+        leave_and_take_error(0);
     }
-    fill_together(2, 4);
-    expect(reduce(grid, abi::kTeamWorld, op_sum, target(2), source(2), 4) == 0, "the call after one that was aborted failed");
-    check_sums(2, target(2), 4);
+    sum_well(2, "the call after one that was aborted failed");
 }
 
 // The same of two calls, which some blocks leave later than others.
 void aborted_twice() {
-    uint64_t *const left = heap<uint64_t>(kFlag), *const taken = left + 1;
     for (uint32_t turn = 1; turn <= 2; ++turn) {
         if (turn == 1 && block() == 0) {
-            port::fetch_max<port::order::acq_rel, port::reach::system>(&detail::control().abort, abi::kAbortLaunch);
+            abort_launch();
         }
         fill_together(turn, 4);
         if (reduce(grid, abi::kTeamWorld, op_sum, target(turn), source(turn), 4) == 0) {
             check_sums(turn, target(turn), 4);
         }
     }
-    port::fetch_add<port::order::acq_rel, port::reach::device>(left, uint64_t{1});
-    if (block() == 0) {
-        await(left, port::grid_blocks());
-        take_error();
-        tell(taken, 1);
-    } else {
-        await(taken, 1);
-    }
-    fill_together(3, 4);
-    expect(reduce(grid, abi::kTeamWorld, op_sum, target(3), source(3), 4) == 0,
-           "the call after those that were aborted failed");
-    check_sums(3, target(3), 4);
+    leave_and_take_error(0);
+    sum_well(3, "the call after those that were aborted failed");
 }
 
 // As disagreement(), in two calls with another one of the grid between them.
@@ -221,9 +214,7 @@ void disagreement_in_two() {
         reduce_begin(grid, abi::kTeamWorld, op_sum, target(1), source(1), static_cast<size_t>(me() == 0 ? 4 : 2));
     oxshmem::quiet(grid);
     expect(end(begun) != 0, "a call that differs from another member's has not failed");
-    fill_together(2, 4);
-    expect(reduce(grid, abi::kTeamWorld, op_sum, target(2), source(2), 4) == 0, "the call after it failed too");
-    check_sums(2, target(2), 4);
+    sum_well(2, "the call after it failed too");
 }
 
 // The members do not agree: the call fails in every block.
@@ -232,9 +223,13 @@ void disagreement() {
     const uint64_t n = me() == 0 ? 4 : 2;
     expect(reduce(grid, abi::kTeamWorld, op_sum, target(1), source(1), n) != 0,
            "a call that differs from another member's has not failed");
-    fill_together(2, 4);
-    expect(reduce(grid, abi::kTeamWorld, op_sum, target(2), source(2), 4) == 0, "the call after it failed too");
-    check_sums(2, target(2), 4);
+    sum_well(2, "the call after it failed too");
+}
+
+// The same after a call in which another member may still be.
+void disagreement_after_sync() {
+    expect(team_sync(grid, abi::kTeamWorld) == 0, "sync failed");
+    disagreement();
 }
 
 using abi::Algorithm;
@@ -282,6 +277,7 @@ constexpr oxshmem_explore_program kPrograms[] = {
     failing(in_grid("late_block_of_3", late_block, 3, 2, Algorithm::packets, 2)),
     failing(in_grid("disagreement_of_3", disagreement, 3, 2, Algorithm::push, 4)),
     failing(in_grid("disagreement_packets_of_3", disagreement, 3, 2, kPacketsOfAll, 4)),
+    failing(in_grid("disagreement_after_sync_of_3", disagreement_after_sync, 3, 2, Algorithm::push, 4)),
     failing(in_grid("disagreement_in_two_of_3", disagreement_in_two, 3, 2, Algorithm::push, 4)),
     failing(in_grid("late_block_packets", late_block, 2, 2, kPacketsOfAll, 2)),
     failing(in_grid("late_block_packets_3", late_block, 2, 3, kPacketsOfAll, 2)),

@@ -120,6 +120,7 @@ pub const MUTANTS: &[Mutant] = &[
     in_module("grid", "packets-enter-without-order", &["reduce_packets_of_all", "fcollect_packets_of_all"]),
     in_module("grid", "failed-packets-end-well", &["aborted_packets", "aborted_packets_3"]),
     in_module("grid", "begun-does-not-wait", &["reduce_in_two"]),
+    in_module("grid", "first-block-leaves-a-disagreement", &["disagreement_after_sync_of_3"]),
     in_module("errors", "first-error-overwritten", &["puts_fail", "puts_fail_3"]),
     in_module("errors", "error-in-two-reads", &["puts_fail_3", "puts_fail"]),
     in_module("errors", "error-counts-as-completion", &["puts_fail"]),

@@ -159,6 +159,7 @@ OXSHMEM_LAZY OXSHMEM_OUTLINE uint32_t count_entered(TeamView team, uint64_t head
 OXSHMEM_LAZY OXSHMEM_DEVICE bool await_entries(const TeamView &team, Op op, uint64_t header, uint32_t blocks) {
     abi::Team &row = team_row(team.handle);
     const uint32_t n = static_cast<uint32_t>(team.n), firsts = (n + 1) / 2, pairs = (blocks + 1) / 2;
+    bool agreed = true;
     for (uint32_t item = block_scope::rank(); item < firsts + n * pairs; item += block_scope::size()) {
         // Where calls of one block meet, words of two members; then those of two blocks of one.
         const bool is_first = item < firsts;
@@ -169,6 +170,9 @@ OXSHMEM_LAZY OXSHMEM_DEVICE bool await_entries(const TeamView &team, Op op, uint
         const uint64_t *words = is_first ? team.headers() + member : grid_words(team, GridWord::entered, member) + block;
         // When the first block leaves, all members have entered, so no PE gets ahead of the others.
         const bool stays = is_first && port::block_rank() == 0;
+        if (!agreed && !stays) {
+            break;
+        }
         port::pair64 seen{};
         bool stopped = false;
         const auto late = [&] {
@@ -194,10 +198,10 @@ OXSHMEM_LAZY OXSHMEM_DEVICE bool await_entries(const TeamView &team, Op op, uint
             if (by != team.me || !is_bad(static_cast<uint32_t>(other))) {
                 agrees(team, op, by, other, header);
             }
-            return false;
+            agreed = false;
         }
     }
-    return true;
+    return agreed;
 }
 
 // Waits, together with the other lanes of the block, until the blocks of `members` members from
