@@ -60,6 +60,32 @@ void put_signal() {
     quiet();
 }
 
+// A put by a warp of which one lane has something of its own to complete first.
+void put_by_warp() {
+    uint64_t bytes[5];
+    uint64_t *const from = heap<uint64_t>(0x800 + block() * 64);
+    for (uint32_t i = 0; i < 5; ++i) {
+        bytes[i] = value(block(), i);
+        if (lane() == 0) {
+            port::store<port::order::relaxed, port::reach::block>(from + i, bytes[i]);
+        }
+    }
+    port::sync_warp(port::kWholeWarp);
+    if (lane() == 1) {
+        p(place(block(), 8), value(block(), 8), 1);
+        quiet();
+    } else {
+        announce_put(place(block(), 0), bytes, sizeof(bytes), 1);
+    }
+    oxshmem::putmem_nbi(oxshmem::warp, place(block(), 0), from, sizeof(bytes), 1);
+    quiet();
+}
+
+constexpr oxshmem_explore_program of_warps(oxshmem_explore_program program) {
+    program.lanes = 2;
+    return program;
+}
+
 constexpr oxshmem_explore_program staged(oxshmem_explore_program program) {
     program.ring_log2 = 1;
     return program;
@@ -74,6 +100,8 @@ constexpr oxshmem_explore_program kPrograms[] = {
     staged(behind(5, posting("put_once_used", put_once, 2, 2, 20000))),
     staged(early(behind(2, posting("put_once_early", put_once, 2, 2, 20000)))),
     staged(posting("put_among_others", put_among_others, 2, 2, 40000)),
+    staged(of_warps(posting("put_by_warp", put_by_warp, 1, 2, 40000))),
+    staged(of_warps(posting("put_by_warp_2", put_by_warp, 2, 2, 60000))),
     staged(posting("put_signal", put_signal, 2, 2, 40000)),
 };
 

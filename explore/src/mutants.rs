@@ -87,6 +87,7 @@ pub const MUTANTS: &[Mutant] = &[
     posting("single-leaves-others", &["p_quiet", "p_quiet_3"]),
     in_module("staging", "slot-reused-early", &["put_twice", "put_alone"]),
     in_module("staging", "staged-without-system-fence", &["put_twice", "put_once"]),
+    in_module("staging", "staged-put-by-lanes-apart", &["put_by_warp"]),
     in_module("meeting", "epoch-wraps-early", &["sync", "sync_3"]),
     in_module("packets", "flag-before-payload", &["fcollect", "alltoall"]),
     in_module("ibrc", "tag-before-slot", &["p_quiet", "fetch_adds"]),

@@ -210,6 +210,8 @@ OXSHMEM_OUTLINE void staged_put(C context, void *dst, const void *src, uint64_t 
     put.dst = static_cast<char *>(dst), put.src = static_cast<const char *>(src), put.bytes = bytes;
     begin_pieces(put, warp);
     while (put.at != put.bytes) {
+        // A lane that is elsewhere could wait for what is rung for only once this put goes on.
+        Copiers::sync();
         if (Copiers::rank() == 0) {
             reserve_staged(put);
         }
