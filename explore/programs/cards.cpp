@@ -3,6 +3,7 @@
 // Two cards to each peer: what one of them has written may arrive in the peer's memory after its
 // completion, and after what the other has written later. Block b uses queue pair b, which is on
 // card b; the first card does all atomics.
+#define OXSHMEM_WAIT_POLLS 1 // a wait looks each time whether it has to ring
 #include "bodies.h"
 
 namespace explore {

@@ -2,6 +2,7 @@
 //
 // Programs that post through contexts. Each uses the queue pair to PE 1 as that of a context, and
 // for nothing else.
+#define OXSHMEM_WAIT_POLLS 1 // a wait looks each time whether it has to ring
 #include "contexts.h"
 #include "bodies.h"
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
 // Programs that post to queue pairs.
+#define OXSHMEM_WAIT_POLLS 1 // a wait looks each time whether it has to ring
 #include "bodies.h"
 
 namespace explore {

@@ -2,6 +2,7 @@
 //
 // Puts through staging rings in memory of the host: two slots of 16 bytes, so that a put is several
 // pieces and slots are used again and again. The source is overwritten as soon as the put returns.
+#define OXSHMEM_WAIT_POLLS 1 // a wait looks each time whether it has to ring
 #include "bodies.h"
 
 namespace explore {

@@ -2,7 +2,7 @@
 
 /// "OXSM" in memory
 pub const MAGIC: u32 = 1297307727;
-pub const ABI_VERSION: u32 = 21;
+pub const ABI_VERSION: u32 = 22;
 /// PEs of a job, at most.
 pub const MAX_PES: u32 = 4096;
 /** Send-queue geometry, in WQE basic blocks of 64 bytes. The upper limit keeps 16-bit completion
@@ -16,13 +16,15 @@ pub const MAX_DEPTH_LOG2: u32 = 14;
 pub const LANDING_BYTES: u32 = 64;
 pub const CQE_COUNTER_BITS: u32 = 16;
 pub const STAMP_LAP_BITS: u32 = 28;
-/** Qp::gate: bit 0: no group holds the baton though groups are in the gate; above it, up to bit 21:
- groups of lanes between reserving and leaving; in the highest kGateReservedBits bits: blocks ever
- reserved, modulo a power of two.*/
+/** Qp::gate: bit 0: no group holds the baton though groups are in the gate; above it, kGateGroupBits
+ bits: groups of lanes between reserving and leaving; then a bit: the group that left the gate
+ empty has rung, but its doorbell may still arrive late; in the highest kGateReservedBits bits:
+ blocks ever reserved, modulo a power of two.*/
 pub const GATE_BATON_FREE: u64 = 1;
 pub const GATE_ONE_GROUP: u64 = 2;
 /// more than a GPU has threads
 pub const GATE_GROUP_BITS: u32 = 20;
+pub const GATE_RINGING: u64 = 2097152;
 pub const GATE_RESERVED_BITS: u32 = 42;
 pub const GATE_RESERVED_SHIFT: u32 = 22;
 /** In Qp::completed, and in Proxy::taken as device code knows it: the queue is broken, and Breakage

@@ -289,7 +289,7 @@ static_assert(offsetof(State, reserved0) == 256);
 static_assert(offsetof(State, p2p_far) == 304);
 
 static_assert(kMagic == 1297307727u);
-static_assert(kAbiVersion == 21u);
+static_assert(kAbiVersion == 22u);
 static_assert(kMaxPes == 4096u);
 static_assert(kBlockBytes == 64u);
 static_assert(kMinDepthLog2 == 8u);
@@ -300,6 +300,7 @@ static_assert(kStampLapBits == 28u);
 static_assert(kGateBatonFree == 1u);
 static_assert(kGateOneGroup == 2u);
 static_assert(kGateGroupBits == 20u);
+static_assert(kGateRinging == 2097152u);
 static_assert(kGateReservedBits == 42u);
 static_assert(kGateReservedShift == 22u);
 static_assert(kBroken == 9223372036854775808u);

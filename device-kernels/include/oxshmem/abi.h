@@ -20,7 +20,7 @@
 namespace oxshmem::abi {
 
 constexpr uint32_t kMagic = 0x4d53584f; // "OXSM" in memory
-#define OXSHMEM_ABI_VERSION 21
+#define OXSHMEM_ABI_VERSION 22
 constexpr uint32_t kAbiVersion = OXSHMEM_ABI_VERSION;
 
 // PEs of a job, at most.
@@ -54,14 +54,17 @@ constexpr uint32_t kLandingBytes = 64;
 constexpr uint32_t kCqeCounterBits = OXSHMEM_CQE_COUNTER_BITS;
 constexpr uint32_t kStampLapBits = OXSHMEM_STAMP_LAP_BITS;
 
-// Qp::gate: bit 0: no group holds the baton though groups are in the gate; above it, up to bit 21:
-// groups of lanes between reserving and leaving; in the highest kGateReservedBits bits: blocks ever
-// reserved, modulo a power of two.
+// Qp::gate: bit 0: no group holds the baton though groups are in the gate; above it, kGateGroupBits
+// bits: groups of lanes between reserving and leaving; then a bit: the group that left the gate
+// empty has rung, but its doorbell may still arrive late; in the highest kGateReservedBits bits:
+// blocks ever reserved, modulo a power of two.
 constexpr uint64_t kGateBatonFree = 1;
 constexpr uint64_t kGateOneGroup = 2;
 constexpr uint32_t kGateGroupBits = 20; // more than a GPU has threads
+constexpr uint64_t kGateRinging = kGateOneGroup << kGateGroupBits;
 constexpr uint32_t kGateReservedBits = OXSHMEM_GATE_RESERVED_BITS;
 constexpr uint32_t kGateReservedShift = 64 - kGateReservedBits;
+static_assert(kGateRinging < 1ull << kGateReservedShift, "the fields of a gate overlap");
 
 // In Qp::completed, and in Proxy::taken as device code knows it: the queue is broken, and Breakage
 // says why. It is more than any count, so every wait for a count ends.

@@ -276,8 +276,8 @@ impl World {
                 if value & exports.baton_free != 0 {
                     text.push_str(", baton free");
                 }
-                if value & (exports.one_group - 1) & !exports.baton_free != 0 {
-                    text.push_str(", fence");
+                if value & exports.one_group << exports.group_bits != 0 {
+                    text.push_str(", ringing");
                 }
                 text.push('}');
                 text

@@ -100,13 +100,22 @@ template <Ends E> OXSHMEM_DEVICE uint64_t poll(Qp &qp, uint64_t &known, uint64_t
     return completed;
 }
 
+// What most waits do besides.
+struct Nothing {
+    OXSHMEM_DEVICE void operator()() const {}
+};
+
 // Waits until `wanted` blocks in all have completed, of which known_completed has said `known`. The
-// deadline counts from the last completion.
-template <Ends E> OXSHMEM_DEVICE Outcome wait_blocks(Qp &qp, uint64_t known, uint64_t wanted, Op op) {
+// deadline counts from the last completion. Calls `meanwhile()` whenever it looks at the clock.
+template <Ends E, class Meanwhile = Nothing>
+OXSHMEM_DEVICE Outcome wait_blocks(Qp &qp, uint64_t known, uint64_t wanted, Op op, Meanwhile meanwhile = {}) {
     uint64_t completed = 0;
     const bool ended = wait<OnAbort::keep_waiting>(
         op, qp.pe, as<void>(qp.wq), [&] { return (completed = poll<E>(qp, known, wanted)) >= wanted; },
-        [&] { return port::load<order::relaxed, reach::system>(as<uint32_t>(qp.cqe + 60)); });
+        [&] {
+            meanwhile();
+            return port::load<order::relaxed, reach::system>(as<uint32_t>(qp.cqe + 60));
+        });
     return !ended ? Outcome::late : completed >= abi::kBroken ? Outcome::failed : Outcome::complete;
 }
 
@@ -271,18 +280,6 @@ OXSHMEM_LAZY OXSHMEM_OUTLINE Outcome wait_alone(Qp &qp, Account account, Op op) 
     }
     note_completed(qp, completed, completed + depth);
     return Outcome::complete;
-}
-
-// Waits until blocks, or their slots in the staging ring, may be reused. False: they never will be,
-// and the QP is broken.
-OXSHMEM_LAZY OXSHMEM_NOINLINE bool wait_space(Qp &qp, uint64_t blocks, Op op) {
-    const Outcome outcome = wait_blocks<Ends::anywhere>(qp, known_completed(qp), blocks, op);
-    if (outcome == Outcome::failed) {
-        fail(qp, blocks, op);
-    } else if (outcome == Outcome::late) {
-        give_up(qp, op);
-    }
-    return outcome == Outcome::complete;
 }
 
 } // namespace oxshmem::detail

@@ -34,8 +34,8 @@ OXSHMEM_DEVICE Bell bell_of(const Qp &qp) {
 // follows. With a doorbell record, a second one orders the record before the doorbell. Without, the
 // doorbell is what the card goes by, so the first fence is all there is; and a doorbell must never
 // arrive after a younger one of its QP, which would take the QP back. It does not: the baton passes
-// by the gate with release order, after the doorbell, and doorbells of one thread are stores to one
-// address.
+// by the gate with release order, after the doorbell (or the next group waits for that, see
+// leave_alone_early), and doorbells of one thread are stores to one address.
 template <order O, bool Private = false> OXSHMEM_DEVICE void ring_for(Qp &qp, const Bell &bell, uint64_t end) {
     // A late doorbell has the HCA read a newer record, so what the record covers is where the HCA
     // sees it.

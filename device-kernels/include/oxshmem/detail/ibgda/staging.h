@@ -45,7 +45,7 @@ template <class Queue> OXSHMEM_DEVICE bool await_slot(Queue queue, Qp &qp, uint6
         // What is not rung for never completes.
         ring_pending(qp, port::read(&qp.rung), index);
     }
-    return wait_space(qp, wanted, Op::staging);
+    return wait_space(qp, wanted, Op::staging, !is_private(queue));
 }
 
 // Slots begin at multiples of this many bytes. A piece is as aligned in its slot as in the source,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
 // Submission: from "lanes want to post" to "the doorbell rang", and completion. Posters never wait
-// for other posters.
+// for other posters to do their work: at most for stores that those have issued, and for a fence.
 //
 // Per QP, `gate` counts the blocks handed out and the groups that are between reserving and
 // leaving, and has a bit that says that no group holds the baton: the right to ring. A stamp per
@@ -18,13 +18,16 @@
 //      when it finds nothing new.
 //   4. The others stamp their blocks and leave. One that sees the baton free as it leaves takes it,
 //      and rings for the ready prefix: the stamped blocks from `rung` on, whichever group wrote
-//      them.
+//      them. One that waits for completions does so too when it sees the baton free, frees the
+//      baton again, and waits on.
 //
-// No block is left behind. While the baton is held, its holder leaves alone only if the gate has
-// not changed since before its last scan, and with others only by freeing the baton; a group that
-// left before that had stamped, which the holder checks for once more afterwards; a group that
-// leaves later sees the baton free. So while it is free, there is nothing to ring for until another
-// group leaves. A reserved block that is not yet stamped ends the prefix; its owner is in the gate.
+// No block is left behind. The holder of the baton leaves the gate empty only once it has seen the
+// stamps of all that is reserved, and has rung for them: all others have left then, so their stamps
+// are on their way. It leaves others behind only by freeing the baton, and each of these is about
+// to leave, and will see that, or waits, and looks. A reserved block that is not yet stamped ends
+// the prefix; its owner is in the gate, or its stamp is on its way. Such a stamp never arrives in a
+// later lap: a doorbell covers only blocks whose stamps were seen, and those of a group that has
+// the baton, which does not stamp.
 //
 // Visibility to the HCA: poster's stores, poster's fence, stamp, ringer's load of the stamp, device
 // fence, doorbell record, fence, doorbell. The last fence has device scope where queue, record and
@@ -36,23 +39,16 @@
 //   * `completed` is raised without release order, and waiters fence only after they have read it.
 //     The HCA's writes are in memory before its CQE is; a thread that learns of the CQE by way of
 //     another thread's atomic reads them from there.
-//   * Lanes of a warp read stamps for the lane that fences and rings. sync_warp and the shuffle
+//   * Lanes of a warp read stamps for the lane that fences and rings. The votes and shuffles
 //     between them order memory.
 //   * A stamp that is exactly 2^28 laps old looks new. A block keeps such a stamp only if groups
 //     with the baton, which do not stamp, wrote it in each lap since: more than 2^36 requests in
 //     the smallest queue, of which none was stamped in this place.
 #pragma once
 
-#include "complete.h"
-#include "private.h"
+#include "baton.h"
 
 namespace oxshmem::detail {
-
-// Whether a group that reserved (or entered again) has the baton by that, given what was in the
-// gate before.
-OXSHMEM_DEVICE bool got_baton(uint64_t gate) {
-    return (gate & (kGateGroups | abi::kGateBatonFree)) == 0;
-}
 
 // The blocks of a group, and the constants of their QP. These are read before the gate: both take
 // their time, but not twice.
@@ -95,7 +91,8 @@ template <class Queue> OXSHMEM_DEVICE Entry enter(Queue queue, Qp &qp, uint32_t 
 // two flags.
 constexpr uint64_t kToldOrdered = 1ull << 62, kToldBaton = 1ull << 63, kToldFailed = ~0ull;
 
-// Waits until what the leader has reserved is free. Returns what it tells its group.
+// Waits until what the leader has reserved is free, and until it may ring if it has the baton.
+// Returns what it tells its group.
 template <class Queue, class... T>
 OXSHMEM_DEVICE uint64_t settle(Queue queue, Qp &qp, Group &group, Reservation &r, uint32_t blocks, const Entry &entry,
                                T &...live) {
@@ -107,8 +104,8 @@ OXSHMEM_DEVICE uint64_t settle(Queue queue, Qp &qp, Group &group, Reservation &r
     }
     const uint64_t depth = 1ull << r.depth_log2;
     const bool broken = completed >= abi::kBroken;
-    const uint64_t wanted = broken ? 0 : first + blocks - depth;
     const bool full = broken || first + blocks > depth + completed;
+    const uint64_t wanted = full && !broken ? first + blocks - depth : 0;
     if (full && !broken && is_private(queue)) {
         // What is not rung for never completes.
         ring_pending(qp, port::read(&qp.rung), first);
@@ -120,7 +117,8 @@ OXSHMEM_DEVICE uint64_t settle(Queue queue, Qp &qp, Group &group, Reservation &r
         }
     }
     first |= (ordered ? kToldOrdered : 0) | (got_baton(entry.gate) ? kToldBaton : 0);
-    if (full && !keeping([&] { return wait_space(qp, wanted, Op::queue_space); }, first, r, group, live...)) {
+    const auto wait = [&] { return wait_to_post(qp, wanted, entry.gate, !is_private(queue)); };
+    if ((full || is_early(entry.gate)) && !keeping(wait, first, r, group, live...)) {
         first = kToldFailed;
     }
     return first;
@@ -237,196 +235,12 @@ OXSHMEM_DEVICE Slot slot_at(const Reservation &r, uint32_t offset) {
     return {r.wq, r.first + offset, (1u << r.depth_log2) - 1, r.qpn, order};
 }
 
-// The stamp of a written block: the lap, and above it how many blocks of its lane follow. A
-// doorbell covers all blocks of a lane or none, so it never ends in the middle of a WQE.
-using abi::kStampLapBits;
-
-// Where the stamps of a QP are.
-struct StampArray {
-    uint64_t base;
-    uint32_t depth_log2;
-
-    OXSHMEM_DEVICE uint32_t lap_of(uint64_t index) const {
-        return (low(index >> depth_log2) + 1) & ((1u << kStampLapBits) - 1);
-    }
-    OXSHMEM_DEVICE bool is_of_lap(uint64_t index, uint32_t stamp) const {
-        return (stamp & ((1u << kStampLapBits) - 1)) == lap_of(index);
-    }
-    OXSHMEM_DEVICE uint32_t *at(uint64_t index) const { return as<uint32_t>(base) + (index & ((1ull << depth_log2) - 1)); }
-};
-
 // Stamps the block `offset` blocks after the first of a reservation, which `following` blocks of
 // the same lane follow.
 OXSHMEM_DEVICE void stamp(const Reservation &r, uint32_t offset, uint32_t following) {
     const StampArray stamps{r.stamps, r.depth_log2};
     const uint64_t index = r.first + offset;
     port::store<order::relaxed, reach::device>(stamps.at(index), following << kStampLapBits | stamps.lap_of(index));
-}
-
-// Whether the lanes of a group scan and ring together: a whole warp does. In a part of a warp the
-// leader alone does, because other parts may be anywhere in the same code.
-OXSHMEM_DEVICE bool works_together(const Group &group) {
-    return port::kCoalesced && group.mask == port::kWholeWarp;
-}
-
-// Lanes that scan and ring: a whole warp together, or one lane. It is all that they need of their
-// group, in few registers.
-struct Ringers {
-    bool together;
-
-    OXSHMEM_DEVICE uint32_t lane() const { return together ? port::lane_id() : 0; }
-    OXSHMEM_DEVICE bool leads() const { return lane() == 0; }
-    // A value of the leader for all of them.
-    template <class T> OXSHMEM_DEVICE T from_leader(T value) const {
-        return together ? port::shfl(port::kWholeWarp, value, 0) : value;
-    }
-    // Lets each see what the others did before.
-    OXSHMEM_DEVICE void meet() const {
-        if (together) {
-            port::sync_warp(port::kWholeWarp);
-        }
-    }
-};
-
-// The end of the stamped prefix that begins at `from`. Whole warps scan with all lanes, four stamps
-// a lane and pass.
-OXSHMEM_DEVICE uint64_t stamped_prefix(const StampArray &stamps, Ringers ringers, uint64_t from) {
-    const uint64_t limit = from + (1ull << stamps.depth_log2);
-    if (!ringers.together) {
-        while (from < limit && stamps.is_of_lap(from, port::load<order::relaxed, reach::device>(stamps.at(from)))) {
-            ++from;
-        }
-        return from;
-    }
-    constexpr uint32_t kEach = 4;
-    while (from < limit) {
-        const uint64_t mine = from + ringers.lane() * kEach;
-        uint32_t found[kEach];
-        OXSHMEM_UNROLL
-        for (uint32_t i = 0; i < kEach; ++i) {
-            found[i] = port::load<order::relaxed, reach::device>(stamps.at(mine + i));
-        }
-        uint32_t ready = 0; // of the four blocks of this lane, in order
-        while (ready < kEach && stamps.is_of_lap(mine + ready, found[ready])) {
-            ++ready;
-        }
-        const uint32_t stopped = ~port::ballot(port::kWholeWarp, ready == kEach);
-        if (stopped == 0) {
-            from += 32 * kEach;
-            continue;
-        }
-        const uint32_t stop = port::lowest_bit(stopped);
-        return from + stop * kEach + port::shfl(port::kWholeWarp, ready, stop);
-    }
-    return from;
-}
-
-// The same without the blocks of a lane that has not stamped all of its own.
-OXSHMEM_DEVICE uint64_t ready_prefix(const StampArray &stamps, Ringers ringers, uint64_t from) {
-    uint64_t end = stamped_prefix(stamps, ringers, from);
-    while (end != from && port::load<order::relaxed, reach::device>(stamps.at(end - 1)) >> kStampLapBits != 0) {
-        --end;
-    }
-    return end;
-}
-
-// Leaves the gate, by one lane; the group's stamps are visible to a group that sees it leave.
-// Returns false if the baton is free.
-OXSHMEM_DEVICE bool leave(Qp &qp) {
-    return (port::fetch_add<order::release, reach::device>(&qp.gate, 0 - abi::kGateOneGroup) & abi::kGateBatonFree) == 0;
-}
-
-// Leaves the gate if it is `alone`: as it was when the calling group, which has rung for its
-// blocks, had entered an empty one.
-OXSHMEM_DEVICE bool leave_alone(Qp &qp, uint64_t alone) {
-    // Release: a card must not see this doorbell after the next group's (the same is said of CPUs
-    // in rdma-core, providers/mlx5/qp.c, where it flushes its doorbell).
-    return port::compare_exchange<order::release, reach::device>(&qp.gate, alone, alone - abi::kGateOneGroup) == alone;
-}
-
-// Enters the gate again, for the baton. Returns where the last doorbell ended, or ~0 if another
-// group has it.
-OXSHMEM_LAZY OXSHMEM_DEVICE uint64_t take_baton(Qp &qp) {
-    const uint64_t gate = port::fetch_add<order::relaxed, reach::device>(&qp.gate, abi::kGateOneGroup);
-    if (!got_baton(gate) &&
-        (port::fetch_and<order::relaxed, reach::device>(&qp.gate, ~abi::kGateBatonFree) & abi::kGateBatonFree) == 0) {
-        return ~0ull;
-    }
-    port::fence<order::acq_rel, reach::device>();
-    return port::load<order::relaxed, reach::device>(&qp.rung);
-}
-
-// Either leaves for good and returns ~0, or has the baton, stays in the gate and returns where the
-// last doorbell ended. `inside`: the group is in the gate.
-OXSHMEM_LAZY OXSHMEM_DEVICE uint64_t leave_or_take(Qp &qp, bool inside) {
-    while (!inside || !leave(qp)) {
-        const uint64_t rung = take_baton(qp);
-        if (rung != ~0ull) {
-            return rung;
-        }
-        inside = true;
-    }
-    return ~0ull;
-}
-
-// Gives the baton to the other groups in the gate, and leaves. False: there are none.
-OXSHMEM_DEVICE bool hand_over(Qp &qp) {
-    // The bit is clear while the baton is held, so that adding sets it.
-    const uint64_t gate = port::fetch_add<order::acq_rel, reach::device>(&qp.gate, abi::kGateBatonFree - abi::kGateOneGroup);
-    return groups_in(gate) != 1;
-}
-
-// What the holder of the baton does, once everything before `rung` has been rung for, until it is
-// out of the gate. Called by all lanes of a group that works together, otherwise by the leader
-// alone.
-OXSHMEM_LAZY OXSHMEM_OUTLINE void keep_ringing(Qp &qp, Ringers ringers, StampArray stamps, uint64_t rung) {
-    constexpr uint32_t kMostRings = 8; // then it is another group's turn
-    enum Next : uint32_t { kAgain, kOut, kCheck };
-    for (uint32_t rings = 0;;) {
-        uint64_t gate = 0;
-        if (ringers.leads()) {
-            gate = port::load<order::acquire, reach::device>(&qp.gate);
-        }
-        ringers.meet();
-        const uint64_t end = ready_prefix(stamps, ringers, rung);
-        const bool news = end != rung;
-        rung = end;
-        Next next = kAgain;
-        if (ringers.leads()) {
-            if (news) {
-                ring_for<order::acq_rel>(qp, bell_of(qp), end);
-                count_doorbell(qp);
-            }
-            if (groups_in(gate) == 1) {
-                const uint64_t empty = gate - abi::kGateOneGroup;
-                next = port::compare_exchange<order::release, reach::device>(&qp.gate, gate, empty) == gate ? kOut : kAgain;
-            } else if (!news || ++rings == kMostRings) {
-                if (hand_over(qp)) {
-                    next = kCheck;
-                } else {
-                    rung = leave_or_take(qp, false);
-                }
-            }
-        }
-        next = ringers.from_leader(next);
-        if (next == kCheck) {
-            ringers.meet();
-            // The others may all be waiting for what was stamped after the scan. Without the baton
-            // stamps change while lanes look at them, so one lane decides.
-            if (ringers.from_leader<uint32_t>(ready_prefix(stamps, ringers, rung) == rung) != 0) {
-                return;
-            }
-            if (ringers.leads()) {
-                rung = leave_or_take(qp, false);
-            }
-        }
-        rung = ringers.from_leader(rung);
-        if (next == kOut || rung == ~0ull) {
-            return;
-        }
-        // No pause: this waits for no other poster, and lanes of the group that overtake it would
-        // no longer combine with it.
-    }
 }
 
 // Submits the group's blocks, `blocks` in all, which are written; the lanes' `stamps()` stamp all
@@ -518,7 +332,8 @@ OXSHMEM_DEVICE uint64_t post_preparing(Queue queue, Qp &qp, Blocks blocks, Prepa
 }
 
 // What a lane that posts one block alone does when that is not the usual case: the queue is full or
-// broken, or a fence was called. A function of its own for its registers. Returns what settle does.
+// broken, a fence was called, or another lane has just left. A function of its own for its
+// registers. Returns what settle does.
 OXSHMEM_LAZY OXSHMEM_NOINLINE uint64_t settle_single(uint32_t queue, Qp &qp, Entry entry) {
     Group group = make_group(1u << port::lane_id());
     Reservation r = reservation_on(qp);
@@ -546,7 +361,7 @@ OXSHMEM_LAZY OXSHMEM_NOINLINE void leave_others(Qp &qp, uint64_t end, bool rang)
 // Returns the index after the block, or 0 if nothing was posted (recorded).
 template <class Prepare, class Write>
 OXSHMEM_DEVICE uint64_t post_single(uint32_t queue, Qp &qp, Prepare prepare, Write write) {
-    const Entry entry = enter(queue, qp, 1);
+    Entry entry = enter(queue, qp, 1);
     const uint64_t wq = qp.wq;
     const uint32_t qpn = qp.qpn, depth_log2 = qp.depth_log2;
     prepare();
@@ -557,13 +372,14 @@ OXSHMEM_DEVICE uint64_t post_single(uint32_t queue, Qp &qp, Prepare prepare, Wri
     const uint32_t ahead = low(entry.gate >> abi::kGateReservedShift) - low(completed);
     uint64_t first = completed + ahead;
     uint32_t order = 0;
-    if ((ahead >> depth_log2 != 0) | (completed >= abi::kBroken) | (fence_at != 0)) {
+    if ((ahead >> depth_log2 != 0) | (completed >= abi::kBroken) | (fence_at != 0) | ((entry.gate & abi::kGateRinging) != 0)) {
         const uint64_t told = settle_single(queue, qp, entry);
         if (told == kToldFailed) {
             return 0;
         }
         first = told & ~(kToldOrdered | kToldBaton);
         order = (told & kToldOrdered) != 0 ? port::state().fence_order : 0;
+        entry.gate &= ~abi::kGateRinging;
     }
     const uint64_t end = first + 1;
     profile_request(qpn, qp.pe, end);
@@ -575,7 +391,7 @@ OXSHMEM_DEVICE uint64_t post_single(uint32_t queue, Qp &qp, Prepare prepare, Wri
     bool left = false;
     if (baton) {
         ring_for<order::release>(qp, bell_of(qp), end);
-        left = leave_alone(qp, entry.gate + (1ull << abi::kGateReservedShift) + abi::kGateOneGroup);
+        left = leave_alone_early(qp, entry.gate + (1ull << abi::kGateReservedShift) + abi::kGateOneGroup);
         count_doorbell(qp);
     }
     if ((known & used.mask) == 0) {
