@@ -133,11 +133,6 @@ constexpr oxshmem_explore_program by_blocks(const char *name, void (*body)(), ui
     return blocks_of(blocks, direct(collective(name, body, pes, lanes, epoch)));
 }
 
-constexpr oxshmem_explore_program by_push(oxshmem_explore_program program) {
-    program.algorithm = static_cast<uint32_t>(abi::Algorithm::push);
-    return program;
-}
-
 constexpr oxshmem_explore_program kPrograms[] = {
     by_blocks("reduce_packets", sums<Caller::packets, 3>, 2, 1, 2),
     by_blocks("reduce_packets_wrap", sums<Caller::packets, 4>, 2, 1, 0xfffffffe),
@@ -158,7 +153,7 @@ constexpr oxshmem_explore_program kPrograms[] = {
     by_blocks("broadcast_relay_3", broadcasts<Caller::relay, 3, 5>, 2, 1, 0xfffffffe, 3),
     uneven(by_blocks("disagreement", disagreement, 2, 1, 4)),
     uneven(by_blocks("disagreement_after_sync_3", disagreement_after_sync, 1, 1, 4, 3)),
-    by_push(uneven(by_blocks("disagreement_push_after_sync_3", disagreement_after_sync, 1, 1, 4, 3))),
+    uneven(by(abi::Algorithm::push, by_blocks("disagreement_push_after_sync_3", disagreement_after_sync, 1, 1, 4, 3))),
     early(by_blocks("reduce_early", sums<Caller::packets, 3>, 2, 1, 2)),
 };
 

@@ -7,15 +7,25 @@
 
 namespace explore {
 
+// Where the block puts from.
+uint64_t *staged_source() {
+    return heap<uint64_t>(0x800 + block() * 64);
+}
+
+// Stores the words of put `number` there, and to `copy`.
+void fill_source(uint32_t number, uint32_t words, uint64_t *copy) {
+    for (uint32_t i = 0; i < words; ++i) {
+        copy[i] = value(block(), number * 8 + i);
+        port::store<port::order::relaxed, port::reach::block>(staged_source() + i, copy[i]);
+    }
+}
+
 // Words that were stored to the heap just before are put from there, and others are stored in their
 // place afterwards.
 void staged_put_of(uint32_t number, uint32_t words, bool blocking) {
     uint64_t bytes[5];
-    uint64_t *const from = heap<uint64_t>(0x800 + block() * 64);
-    for (uint32_t i = 0; i < words; ++i) {
-        bytes[i] = value(block(), number * 8 + i);
-        port::store<port::order::relaxed, port::reach::block>(from + i, bytes[i]);
-    }
+    uint64_t *const from = staged_source();
+    fill_source(number, words, bytes);
     put(place(block(), number * 8), from, bytes, words * sizeof(uint64_t), 1, blocking);
     if (blocking) {
         for (uint32_t i = 0; i < words; ++i) {
@@ -48,28 +58,21 @@ void put_among_others() {
 // Staged data and its signal.
 void put_signal() {
     uint64_t bytes[5];
-    uint64_t *const from = heap<uint64_t>(0x800 + block() * 64);
-    for (uint32_t i = 0; i < 5; ++i) {
-        bytes[i] = value(block(), i);
-        port::store<port::order::relaxed, port::reach::block>(from + i, bytes[i]);
-    }
+    fill_source(0, 5, bytes);
     announce_put(place(block(), 0), bytes, sizeof(bytes), 1);
     note(kNoteFence);
     const uint64_t one = 1;
     announce_put(place(block(), 8), &one, 8, 1);
-    oxshmem::putmem_signal(oxshmem::thread, place(block(), 0), from, sizeof(bytes), place(block(), 8), one, SignalOp::set, 1);
+    oxshmem::putmem_signal(oxshmem::thread, place(block(), 0), staged_source(), sizeof(bytes), place(block(), 8), one,
+                           SignalOp::set, 1);
     quiet();
 }
 
 // A put by a warp of which one lane has something of its own to complete first.
 void put_by_warp() {
     uint64_t bytes[5];
-    uint64_t *const from = heap<uint64_t>(0x800 + block() * 64);
-    for (uint32_t i = 0; i < 5; ++i) {
-        bytes[i] = value(block(), i);
-        if (lane() == 0) {
-            port::store<port::order::relaxed, port::reach::block>(from + i, bytes[i]);
-        }
+    if (lane() == 0) {
+        fill_source(0, 5, bytes);
     }
     port::sync_warp(port::kWholeWarp);
     if (lane() == 1) {
@@ -78,13 +81,8 @@ void put_by_warp() {
     } else {
         announce_put(place(block(), 0), bytes, sizeof(bytes), 1);
     }
-    oxshmem::putmem_nbi(oxshmem::warp, place(block(), 0), from, sizeof(bytes), 1);
+    oxshmem::putmem_nbi(oxshmem::warp, place(block(), 0), staged_source(), sizeof(bytes), 1);
     quiet();
-}
-
-constexpr oxshmem_explore_program of_warps(oxshmem_explore_program program) {
-    program.lanes = 2;
-    return program;
 }
 
 constexpr oxshmem_explore_program staged(oxshmem_explore_program program) {
@@ -101,8 +99,8 @@ constexpr oxshmem_explore_program kPrograms[] = {
     staged(behind(5, posting("put_once_used", put_once, 2, 2, 20000))),
     staged(early(behind(2, posting("put_once_early", put_once, 2, 2, 20000)))),
     staged(posting("put_among_others", put_among_others, 2, 2, 40000)),
-    staged(of_warps(posting("put_by_warp", put_by_warp, 1, 2, 40000))),
-    staged(of_warps(posting("put_by_warp_2", put_by_warp, 2, 2, 60000))),
+    staged(warps_of(2, posting("put_by_warp", put_by_warp, 1, 2, 40000))),
+    staged(warps_of(2, posting("put_by_warp_2", put_by_warp, 2, 2, 60000))),
     staged(posting("put_signal", put_signal, 2, 2, 40000)),
 };
 
