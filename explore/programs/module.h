@@ -231,7 +231,7 @@ struct Layout {
         const uint32_t first = pe / per_node * per_node, rest = n - first;
         state.p2p_first = static_cast<int32_t>(first);
         state.p2p_count = static_cast<int32_t>(rest < per_node ? rest : per_node);
-        state.p2p_mask = state.p2p_far[0] = (1ull << state.p2p_count) - 1;
+        state.p2p_run = static_cast<uint32_t>(state.p2p_count);
         const uint64_t heap = out.base + kHeapsAt + pe * kHeapBytes;
         state.heap_base = heap;
         state.heap_bytes = kHeapBytes;

@@ -2,7 +2,7 @@
 
 /// "OXSM" in memory
 pub const MAGIC: u32 = 1297307727;
-pub const ABI_VERSION: u32 = 22;
+pub const ABI_VERSION: u32 = 23;
 /// PEs of a job, at most.
 pub const MAX_PES: u32 = 4096;
 /** Send-queue geometry, in WQE basic blocks of 64 bytes. The upper limit keeps 16-bit completion
@@ -1700,13 +1700,14 @@ pub struct State {
     pub n_pes: i32,
     /// Network
     pub network: u32,
-    /** Load/store reach: slot i is PE p2p_first + i. Bit i of p2p_mask says whether it is reachable,
- where i < 64, and bit i % 64 of p2p_far\[i / 64\] for any i < p2p_count. The heap of PE q lies
- at heap_base + (q - my_pe) * heap_bytes. This PE's own bit is set.*/
+    /** Load/store reach: slot i is PE p2p_first + i. The first p2p_run slots are reachable; of
+ others before p2p_count, bit i % 64 of p2p_reach\[i / 64\] says whether they are. This PE's
+ slot is reachable. The heap of PE q lies at heap_base + (q - my_pe) * heap_bytes.*/
     pub p2p_first: i32,
     /// slots, at most kMaxPes; 1: this PE alone
     pub p2p_count: i32,
-    pub p2p_mask: u64,
+    pub p2p_run: u32,
+    pub reserved1: u32,
     pub heap_base: u64,
     /// reserved for one heap; what is backed grows up to it
     pub heap_bytes: u64,
@@ -1775,7 +1776,7 @@ pub struct State {
  through the ring of their QP, if it has one.*/
     pub direct_up_to: u32,
     pub reserved0: [u32; 12usize],
-    pub p2p_far: [u64; 64usize],
+    pub p2p_reach: [u64; 64usize],
     pub __bindgen_padding_0: [u8; 80usize],
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -1811,8 +1812,11 @@ const _: () = {
         "Offset of field: State::p2p_count",
     ][::core::mem::offset_of!(State, p2p_count) - 28usize];
     [
-        "Offset of field: State::p2p_mask",
-    ][::core::mem::offset_of!(State, p2p_mask) - 32usize];
+        "Offset of field: State::p2p_run",
+    ][::core::mem::offset_of!(State, p2p_run) - 32usize];
+    [
+        "Offset of field: State::reserved1",
+    ][::core::mem::offset_of!(State, reserved1) - 36usize];
     [
         "Offset of field: State::heap_base",
     ][::core::mem::offset_of!(State, heap_base) - 40usize];
@@ -1910,6 +1914,6 @@ const _: () = {
         "Offset of field: State::reserved0",
     ][::core::mem::offset_of!(State, reserved0) - 256usize];
     [
-        "Offset of field: State::p2p_far",
-    ][::core::mem::offset_of!(State, p2p_far) - 304usize];
+        "Offset of field: State::p2p_reach",
+    ][::core::mem::offset_of!(State, p2p_reach) - 304usize];
 };

@@ -144,9 +144,10 @@ impl Plan {
         state.p2p_count = i32::try_from(self.neighbours.slots()).unwrap_or(i32::MAX);
         for pe in &self.direct {
             let slot = pe - first;
-            state.p2p_far[slot / 64] |= 1 << (slot % 64);
+            state.p2p_reach[slot / 64] |= 1 << (slot % 64);
         }
-        state.p2p_mask = state.p2p_far[0];
+        let run = self.direct.iter().enumerate().take_while(|(slot, pe)| *slot == **pe - first).count();
+        state.p2p_run = u32::try_from(run).unwrap_or(u32::MAX);
     }
 }
 
@@ -205,8 +206,8 @@ mod tests {
         let plan = Plan { nodes, neighbours, direct: direct.clone(), network: None };
         let mut state = abi::State::default();
         plan.describe(&mut state);
-        assert_eq!((state.p2p_first, state.p2p_count, state.p2p_mask), (5, 196, 0b11));
-        let told = |pe: usize| state.p2p_far[(pe - 5) / 64] >> ((pe - 5) % 64) & 1 == 1;
+        assert_eq!((state.p2p_first, state.p2p_count, state.p2p_run), (5, 196, 2));
+        let told = |pe: usize| state.p2p_reach[(pe - 5) / 64] >> ((pe - 5) % 64) & 1 == 1;
         let all: Vec<usize> = (5..201).filter(|pe| told(*pe)).collect();
         assert_eq!(all, direct);
         assert_eq!(plan.direct_peers(70), [(5, 0), (6, 1), (200, 195)]);

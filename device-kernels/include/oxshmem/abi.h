@@ -20,7 +20,7 @@
 namespace oxshmem::abi {
 
 constexpr uint32_t kMagic = 0x4d53584f; // "OXSM" in memory
-#define OXSHMEM_ABI_VERSION 22
+#define OXSHMEM_ABI_VERSION 23
 constexpr uint32_t kAbiVersion = OXSHMEM_ABI_VERSION;
 
 // PEs of a job, at most.
@@ -660,12 +660,13 @@ struct alignas(128) State {
     int32_t n_pes;
     uint32_t network; // Network
 
-    // Load/store reach: slot i is PE p2p_first + i. Bit i of p2p_mask says whether it is reachable,
-    // where i < 64, and bit i % 64 of p2p_far[i / 64] for any i < p2p_count. The heap of PE q lies
-    // at heap_base + (q - my_pe) * heap_bytes. This PE's own bit is set.
+    // Load/store reach: slot i is PE p2p_first + i. The first p2p_run slots are reachable; of
+    // others before p2p_count, bit i % 64 of p2p_reach[i / 64] says whether they are. This PE's
+    // slot is reachable. The heap of PE q lies at heap_base + (q - my_pe) * heap_bytes.
     int32_t p2p_first;
     int32_t p2p_count; // slots, at most kMaxPes; 1: this PE alone
-    uint64_t p2p_mask;
+    uint32_t p2p_run;
+    uint32_t reserved1;
     uint64_t heap_base;
     uint64_t heap_bytes; // reserved for one heap; what is backed grows up to it
 
@@ -737,7 +738,7 @@ struct alignas(128) State {
     uint32_t direct_up_to;
     uint32_t reserved0[12];
 
-    uint64_t p2p_far[kMaxPes / 64];
+    uint64_t p2p_reach[kMaxPes / 64];
 };
 
 #ifndef __CUDACC_RTC__ // which has no offsetof

@@ -160,7 +160,8 @@ OXSHMEM_DEVICE void put_by(C context, void *dst, const void *src, uint64_t bytes
             put_by<block_scope>(context, static_cast<char *>(dst) + mine.first, static_cast<const char *>(src) + mine.first,
                                 mine.last - mine.first, pe, blocking);
         }
-    } else if (const bool direct = is_direct(pe); !direct || !in_heap(dst, bytes)) {
+    } else if (const bool direct = is_direct(pe); !(direct & in_heap(dst, bytes))) {
+        // Both were looked at, because what they read of the state is on its way together then.
         if constexpr (Scope::kLanes == 1) {
             if (!blocking && !direct && put_for_itself(context, dst, src, bytes, pe)) {
                 return;

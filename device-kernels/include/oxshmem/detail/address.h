@@ -15,15 +15,15 @@ template <class T> using given = typename Undeduced<T>::type;
 
 enum class Path { load_store, network, none };
 
-// Whether `pe`'s heap can be loaded from and stored to. Within 64 slots, and where no PE has a
-// further one, that is decided by scalars of the state alone.
+// Whether `pe`'s heap can be loaded from and stored to. Where the PEs of a node have consecutive
+// numbers, that is decided by scalars of the state alone.
 OXSHMEM_DEVICE bool is_direct(int pe) {
     const abi::State &s = port::state();
     const uint32_t slot = static_cast<uint32_t>(pe - s.p2p_first);
-    if (slot < 64) {
-        return (s.p2p_mask >> slot & 1) != 0;
+    if (slot < s.p2p_run) {
+        return true;
     }
-    return slot < static_cast<uint32_t>(s.p2p_count) && (s.p2p_far[slot / 64] >> slot % 64 & 1) != 0;
+    return slot < static_cast<uint32_t>(s.p2p_count) && (s.p2p_reach[slot / 64] >> slot % 64 & 1) != 0;
 }
 
 // Returns the path to `pe`; records an error and returns `none` when there is no path.
