@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
 // sync and barrier: what a PE has stored or put before is there for every PE that leaves.
+#define OXSHMEM_MET_BY_ONE 2 // three PEs meet by several lanes
 #include "program.h"
 
 namespace explore {

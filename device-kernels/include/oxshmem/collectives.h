@@ -389,7 +389,8 @@ OXSHMEM_OUTLINE int collect_bytes(int handle, void *dst, const void *src, uint64
                     if (member == team.me) {
                         value = load_piece(at_offset(src, at), size - at);
                     } else {
-                        good = wait(session.op, team.blame(member), as<void>(team.packets()), [&] {
+                        const auto late = [&] { return team.blame(member); };
+                        good = wait(session.op, late, as<void>(team.packets()), [&] {
                             return look_at_piece<Scope>(team, own_packets<Scope>(team), member, at / kPiece + 1, value,
                                                         size - at);
                         });

@@ -241,7 +241,8 @@ OXSHMEM_DEVICE uint64_t arrival_of(const TeamView &team, uint32_t count) {
 template <class Scope> OXSHMEM_DEVICE bool await_arrival(const Session &session, int kind, int member, uint32_t count) {
     const uint64_t *word = session.team.arrivals(kind) + member;
     bool stopped = false;
-    const bool came = wait(session.op, session.team.blame(member), word, [&] {
+    const auto late = [&] { return session.team.blame(member); };
+    const bool came = wait(session.op, late, word, [&] {
         const uint64_t seen = port::load<order::acquire, reach::system>(word);
         stopped = is_stopped<Scope>(session.team);
         return stopped || (seen >> 32 == session.team.epoch && static_cast<uint32_t>(seen) >= count);

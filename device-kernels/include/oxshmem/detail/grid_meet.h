@@ -196,7 +196,7 @@ OXSHMEM_LAZY OXSHMEM_DEVICE bool await_entries(const TeamView &team, Op op, uint
             port::store<order::relaxed, reach::device>(&row.stopped, team.epoch);
             // What a block of this PE has been refused is recorded.
             if (by != team.me || !is_bad(static_cast<uint32_t>(other))) {
-                agrees(team, op, by, other, header);
+                agrees(team.handle, op, by, other, header);
             }
             agreed = false;
         }
@@ -222,7 +222,8 @@ OXSHMEM_DEVICE bool await_ends(const TeamView &team, Op op, int first, int membe
             seen = port::load_pair<order::acquire, reach::system>(words);
             return entered(seen.first, good) && (!two || entered(seen.second, good));
         };
-        const bool ended = wait<A>(op, team.blame(member), words, have_ended, progress);
+        const auto late = [&] { return team.blame(member); };
+        const bool ended = wait<A>(op, late, words, have_ended, progress);
         OXSHMEM_ON_ARRIVAL(words, 1);
         const bool are_good = seen.first == good && (!two || seen.second == good);
         if (ended && !are_good && member != team.me) {

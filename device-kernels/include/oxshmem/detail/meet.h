@@ -25,6 +25,19 @@ namespace oxshmem::detail {
 
 using abi::Call;
 
+OXSHMEM_DEVICE abi::Team &team_row(int handle) {
+    constexpr uint32_t kMask = (1u << abi::kTeamIndexBits) - 1;
+    return as<abi::Team>(port::state().teams)[static_cast<uint32_t>(handle) & kMask];
+}
+
+// Returns which PE a member of a team is, from the team's row. Errors are reported so: calls would
+// keep what they know of the team for them.
+OXSHMEM_LAZY OXSHMEM_OUTLINE int pe_of_member(int handle, int member) {
+    const abi::Team &row = team_row(handle);
+    const uint64_t members = port::read(&row.members);
+    return members == 0 ? port::read(&row.start) + member * port::read(&row.stride) : port::read(as<int32_t>(members) + member);
+}
+
 // A team as a call sees it: what it needs of its row, read at once.
 struct TeamView {
     int handle;
@@ -38,7 +51,7 @@ struct TeamView {
     OXSHMEM_DEVICE int pe_of(int member) const {
         return members == 0 ? start + member * stride : port::read(as<int32_t>(members) + member);
     }
-    OXSHMEM_DEVICE Blame blame(int member) const { return {pe_of(member), handle}; }
+    OXSHMEM_LAZY OXSHMEM_DEVICE Blame blame(int member) const { return {pe_of_member(handle, member), handle}; }
     OXSHMEM_DEVICE uint32_t parity() const { return epoch & 1; }
 
     // Places in the workspace, as addresses in this PE's heap.
@@ -56,11 +69,6 @@ struct TeamView {
                (parity() * 2 + static_cast<uint32_t>(kind)) * static_cast<uint32_t>(n);
     }
 };
-
-OXSHMEM_DEVICE abi::Team &team_row(int handle) {
-    constexpr uint32_t kMask = (1u << abi::kTeamIndexBits) - 1;
-    return as<abi::Team>(port::state().teams)[static_cast<uint32_t>(handle) & kMask];
-}
 
 // Whether the row that a handle names exists.
 OXSHMEM_DEVICE bool is_row_of_table(int handle) {
@@ -139,6 +147,12 @@ OXSHMEM_DEVICE int handle_in(int handle) {
 }
 OXSHMEM_DEVICE int handle_in(const abi::KnownTeam &team) {
     return team.handle;
+}
+OXSHMEM_DEVICE uint64_t workspace_in(int handle) {
+    return port::read(&team_row(handle).workspace);
+}
+OXSHMEM_DEVICE uint64_t workspace_in(const abi::KnownTeam &team) {
+    return team.workspace;
 }
 
 template <class Scope> OXSHMEM_DEVICE void raise_bad_team(int handle, Op op) {
@@ -252,17 +266,17 @@ OXSHMEM_DEVICE bool entered(uint64_t seen, uint64_t header) {
 
 // Returns which member has made a bad call, from what `member` announces, which may know of another
 // one. If others blame the caller, its own call is the one that does not fit.
-OXSHMEM_DEVICE int culprit(const TeamView &team, int member, uint64_t seen, uint64_t header) {
+OXSHMEM_LAZY OXSHMEM_DEVICE int culprit(int handle, int member, uint64_t seen, uint64_t header) {
     const int named = static_cast<int>(seen & 0xffffff);
     const bool knows = is_bad(static_cast<uint32_t>(seen)) && seen >> 32 == header >> 32 && named != port::state().my_pe;
-    return knows ? named : team.pe_of(member);
+    return knows ? named : pe_of_member(handle, member);
 }
 
 // Compares what a member announces; false if it differs. A member that has made a bad call has said
 // so.
-OXSHMEM_LAZY OXSHMEM_DEVICE bool agrees(const TeamView &team, Op op, int member, uint64_t seen, uint64_t header) {
+OXSHMEM_LAZY OXSHMEM_DEVICE bool agrees(int handle, Op op, int member, uint64_t seen, uint64_t header) {
     if (seen != header && !is_bad(static_cast<uint32_t>(header))) {
-        raise(ErrorCode::mismatch, op, {culprit(team, member, seen, header), team.handle}, header, seen);
+        raise(ErrorCode::mismatch, op, {culprit(handle, member, seen, header), handle}, header, seen);
     }
     return seen == header;
 }
@@ -300,7 +314,8 @@ OXSHMEM_DEVICE bool await_two(const TeamView &team, Op op, int first, uint64_t h
     }
     if (there && (seen.first != header || (two && seen.second != header))) {
         agreed = false;
-        agrees(team, op, seen.first != header ? first : first + 1, seen.first != header ? seen.first : seen.second, header);
+        agrees(team.handle, op, seen.first != header ? first : first + 1, seen.first != header ? seen.first : seen.second,
+               header);
     }
     return there;
 }
@@ -316,10 +331,9 @@ OXSHMEM_DEVICE bool await_all(const TeamView &team, Op op, uint64_t header, int 
     return there && agreed;
 }
 
-// Writes a word at `member`, by load and store or through the network. Earlier stores must have
+// Writes a word at `pe`, by load and store or through the network. Earlier stores must have
 // been released.
-OXSHMEM_LAZY OXSHMEM_DEVICE void tell(const TeamView &team, Op op, int member, uint64_t *word, uint64_t value) {
-    const int pe = team.pe_of(member);
+OXSHMEM_LAZY OXSHMEM_DEVICE void tell(int pe, Op op, uint64_t *word, uint64_t value) {
     OXSHMEM_ON_MESSAGE(pe, word, 1);
     if (is_direct(pe)) {
         port::store<order::relaxed, reach::system>(translate(word, pe), value);
@@ -357,12 +371,14 @@ template <class Scope> OXSHMEM_DEVICE void close_epoch(const TeamView &team, uin
 // fewer blocks, and then some would wait in vain; and each would wait for the deadline of a member
 // that does not enter. The first block of all is not stopped: when it leaves a meeting, all members
 // have entered, and so no member gets ahead of the others.
-template <class Scope> OXSHMEM_DEVICE bool is_stopped(const TeamView &team) {
+template <class Scope> OXSHMEM_DEVICE bool is_stopped(int handle, uint32_t epoch) {
     if constexpr (kSeveralBlocks<Scope>) {
-        return port::block_rank() != 0 &&
-               port::load<order::relaxed, reach::device>(&team_row(team.handle).stopped) == team.epoch;
+        return port::block_rank() != 0 && port::load<order::relaxed, reach::device>(&team_row(handle).stopped) == epoch;
     }
     return false;
+}
+template <class Scope> OXSHMEM_DEVICE bool is_stopped(const TeamView &team) {
+    return is_stopped<Scope>(team.handle, team.epoch);
 }
 template <class Scope> OXSHMEM_DEVICE void stop_unless(const TeamView &team, bool good) {
     if constexpr (kSeveralBlocks<Scope>) {
@@ -374,31 +390,39 @@ template <class Scope> OXSHMEM_DEVICE void stop_unless(const TeamView &team, boo
 
 // A meeting by dissemination, by one lane. A member passes on everything that it has learnt: which
 // members have entered, that calls differ, and the stores that it has seen. A further block has no
-// place for rounds, but for headers, which it needs for nothing else.
-template <bool kSeveral> OXSHMEM_OUTLINE bool meet_in_rounds(const TeamView &team, Op op, uint32_t announced) {
+// place for rounds, but for headers, which it needs for nothing else. The team's row is read again:
+// callers would have to keep what they know of it in memory.
+template <bool kSeveral> OXSHMEM_OUTLINE bool meet_in_rounds(int handle, Op op, uint64_t header) {
     using Scope = typename rounds_of<kSeveral>::type;
-    const uint64_t header = header_of(team, announced);
+    TeamView team;
+    view_team<Scope>(team, handle, op);
+    team.epoch = static_cast<uint32_t>(header >> 32);
     uint64_t said = header;
     uint64_t *slot = kSeveral && port::block_rank() != 0 ? team.headers() : team.rounds();
     close_epoch<Scope>(team, take_epoch<Scope>(team));
-    for (int distance = 1; distance < team.n; distance *= 2, ++slot) {
+    int n = team.n;
+    for (int distance = 1; distance < n; distance *= 2, ++slot) {
         release_stores();
-        tell(team, op, (team.me + distance) % team.n, slot, said);
-        const int before = (team.me + team.n - distance) % team.n;
+        tell(pe_of_member(handle, (port::read(&team_row(handle).my_pe) + distance) % n), op, slot, said);
+        // What is known of the team takes no registers while others are told.
+        port::forget(handle);
+        n = port::read(&team_row(handle).n_pes);
+        const int before = (port::read(&team_row(handle).my_pe) + n - distance) % n;
+        const auto late = [&] { return Blame{pe_of_member(handle, before), handle}; };
         uint64_t seen = 0;
-        const bool there = wait(op, team.blame(before), slot, [&] {
+        const bool there = wait(op, late, slot, [&] {
             seen = port::load<order::acquire, reach::system>(slot);
-            return entered(seen, header) || is_stopped<Scope>(team);
+            return entered(seen, header) || is_stopped<Scope>(handle, static_cast<uint32_t>(header >> 32));
         });
         if (!there || !entered(seen, header)) {
             return false;
         }
         OXSHMEM_ON_ARRIVAL(slot, 1);
-        if (!agrees(team, op, before, seen, header) && said == header) {
-            said = header_of(team, announce_bad(culprit(team, before, seen, header)));
+        if (!agrees(handle, op, before, seen, header) && said == header) {
+            said = header >> 32 << 32 | announce_bad(culprit(handle, before, seen, header));
         }
     }
-    return said == header && !is_bad(announced);
+    return said == header && !is_bad(static_cast<uint32_t>(header));
 }
 
 // Lanes that meet for their scope, of one warp: each makes visible what the others shall see before
@@ -441,7 +465,7 @@ template <class Scope, bool Visible> OXSHMEM_DEVICE bool meet(const TeamView &te
             stop_unless<Scope>(team, good);
         }
     } else if (rank == 0) {
-        good = meet_in_rounds<kByLevels<Scope>>(team, op, announced);
+        good = meet_in_rounds<kByLevels<Scope>>(team.handle, op, header_of(team, announced));
         stop_unless<Scope>(team, good);
     }
     return !Scope::any(!good);
