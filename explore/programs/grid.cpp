@@ -3,7 +3,8 @@
 // Calls in grid scope: every block gives a part of what the others see, and sees all of it when the
 // call returns. The last block to arrive makes the call for all, or all take part.
 #define OXSHMEM_TOGETHER_BYTES 32
-#define OXSHMEM_WAIT_POLLS 1 // a wait looks each time whether the launch is aborted
+#define OXSHMEM_RELAYED_FROM 0 // three PEs pass on every broadcast by packets
+#define OXSHMEM_WAIT_POLLS 1   // a wait looks each time whether the launch is aborted
 #include "collectives.h"
 
 #include <oxshmem/split.h>
@@ -61,6 +62,15 @@ template <uint32_t kTurns> void gathers() {
         fill_together(turn, 4);
         expect(fcollect(grid, abi::kTeamWorld, target(turn), source(turn), 4) == 0, "fcollect failed");
         check_gathered(turn, target(turn), 4);
+    }
+}
+
+template <uint32_t kTurns> void broadcasts() {
+    for (uint32_t turn = 1; turn <= kTurns; ++turn) {
+        const int root = static_cast<int>(turn) % port::state().n_pes;
+        fill_together(turn, 8);
+        expect(broadcast(grid, abi::kTeamWorld, target(turn), source(turn), 8, root) == 0, "broadcast failed");
+        check_broadcast(turn, target(turn), root, 8);
     }
 }
 
@@ -191,7 +201,38 @@ template <bool kInTwo> void aborted() {
     sum_well(2, "the call after one that was aborted failed");
 }
 
-// The same of two calls, which some blocks leave later than others.
+// The same on every PE: one that has not passed on its share keeps the others from leaving.
+void aborted_broadcast() {
+    fill_together(1, 8);
+    if (block() == 0) {
+        abort_launch();
+    }
+    if (broadcast(grid, abi::kTeamWorld, target(1), source(1), 8, 1) == 0) {
+        check_broadcast(1, target(1), 1, 8);
+    }
+    leave_and_take_error(0);
+    sum_well(2, "the call after one that was aborted failed");
+}
+
+// The job ends while a block whose part has failed waits for another one. `kLate`: that one comes
+// when the first has left. Both are told of the failure, and the next call, before which the host
+// has taken the error, is good.
+template <bool kLate> void part_fails_as_job_ends() {
+    const uint64_t *const left = heap<uint64_t>(kFlag);
+    const bool fails = block() == 0;
+    expect(detail::enter_own_grid(abi::kTeamWorld, detail::Op::reduce), "the blocks have not met");
+    if (fails) {
+        port::fetch_max<port::order::acq_rel, port::reach::system>(&detail::control().abort, abi::kAbortJob);
+    }
+    while (kLate && !fails && port::load<port::order::acquire, port::reach::device>(left) == 0) {
+        port::pause();
+    }
+    expect(!detail::leave_own_grid(abi::kTeamWorld, detail::Op::reduce, !fails), "a call whose part has failed is good");
+    leave_and_take_error(0);
+    sum_well(2, "the call after one that failed failed too");
+}
+
+// As aborted(), in two calls, which some blocks leave later than others.
 void aborted_twice() {
     for (uint32_t turn = 1; turn <= 2; ++turn) {
         if (turn == 1 && block() == 0) {
@@ -259,6 +300,7 @@ constexpr oxshmem_explore_program kPrograms[] = {
     in_grid("reduce_packets_of_all", sums<3>, 2, 2, kPacketsOfAll, 3),
     in_grid("reduce_packets_of_all_3", sums<2>, 2, 3, kPacketsOfAll, 0xffffffff),
     early(in_grid("fcollect_packets_of_all", gathers<3>, 2, 2, kPacketsOfAll, 0xfffffffe)),
+    in_grid("broadcast_relay_of_3", broadcasts<2>, 3, 2, kPacketsOfAll, 0xfffffffe),
     in_grid("reduce_push_1", sums<2>, 2, 1, Algorithm::push, 2),
     in_grid("reduce_push", sums<3>, 2, 2, Algorithm::push, 0xffffffff),
     in_grid("reduce_push_3", sums<2>, 2, 3, Algorithm::push, 2),
@@ -290,10 +332,13 @@ constexpr oxshmem_explore_program kPrograms[] = {
     failing(in_grid("aborted_push_3", aborted<false>, 2, 3, Algorithm::push, 0xffffffff)),
     failing(in_grid("aborted_packets", aborted<false>, 2, 2, kPacketsOfAll, 4)),
     failing(in_grid("aborted_packets_3", aborted<false>, 2, 3, kPacketsOfAll, 4)),
+    failing(in_grid("aborted_relay_of_3", aborted_broadcast, 3, 2, kPacketsOfAll, 4)),
     failing(in_grid("aborted_in_two", aborted<true>, 2, 2, Algorithm::push, 4)),
     failing(in_grid("aborted_in_two_3", aborted<true>, 2, 3, Algorithm::push, 4)),
     failing(in_grid("aborted_twice", aborted_twice, 1, 3, Algorithm::push, 4)),
     failing(in_grid("aborted_twice_packets", aborted_twice, 1, 3, kPacketsOfAll, 4)),
+    failing(in_grid("part_fails_as_job_ends", part_fails_as_job_ends<false>, 1, 3, kPacketsOfAll, 2)),
+    failing(in_grid("part_fails_as_job_ends_late", part_fails_as_job_ends<true>, 1, 2, kPacketsOfAll, 2)),
     failing(in_grid("absent_block", absent_block, 1, 3, Algorithm::packets, 2)),
     failing(in_grid("absent_block_push", absent_block, 1, 3, Algorithm::push, 2)),
     failing(in_grid("disagreement", disagreement, 2, 2, Algorithm::push, 4)),

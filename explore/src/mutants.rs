@@ -123,6 +123,8 @@ pub const MUTANTS: &[Mutant] = &[
     in_module("grid", "packets-leave-without-order", &["reduce_packets_of_all", "fcollect_packets_of_all"]),
     in_module("grid", "packets-enter-without-order", &["reduce_packets_of_all", "fcollect_packets_of_all"]),
     in_module("grid", "failed-packets-end-well", &["aborted_packets", "aborted_packets_3"]),
+    in_module("grid", "failed-packets-arrive-early", &["aborted_packets", "disagreement_packets"]),
+    in_module("grid", "failed-packets-do-not-give-up", &["part_fails_as_job_ends_late"]),
     in_module("grid", "begun-does-not-wait", &["reduce_in_two"]),
     in_module("grid", "first-block-leaves-a-disagreement", &["disagreement_after_sync_of_3"]),
     in_module("errors", "first-error-overwritten", &["puts_fail", "puts_fail_3"]),

@@ -1210,9 +1210,14 @@ pub const CHOICES: u32 = 3;
  The blocks of a grid that calls push from beyond kGridPackets bytes on, unless it is a broadcast
  or some of them do not work on the data: 64 blocks on each of two H200s gather 512 KiB in 8.6 us
  by push and in 9.5 by packets, and broadcast them in 8.2 and 7.7. Where 132 blocks call, of which
- 72 gather, it is 10.5 and 9.2.*/
+ 72 gather, it is 10.5 and 9.2.
+
+ Where there are more than two members, packets for all others together are more than kRelayedFrom
+ bytes, and the data is at most kBlocksPackets, members send each other shares, which those pass
+ on: broadcasts, and reductions on streams.*/
 pub const BLOCKS_PACKETS: u64 = 524288;
 pub const GRID_PACKETS: u64 = 262144;
+pub const RELAYED_FROM: u64 = 524288;
 pub const SHARED_FROM: u64 = 2097152;
 pub const SHARED_BY: u32 = 64;
 /** The workspace of a team, at the same offset in every member's heap:
@@ -1353,8 +1358,9 @@ pub struct Team {
     /// the last epoch in which a block's meeting failed
     pub stopped: u32,
     /** Written by the blocks of a grid that make a call together; see detail/grid.h.
- Turn * kGridTurn + arrivals * kGridArrival + one of kGridGivenUp; when the first block has
- arrived in a turn that ends by itself, the next turn less the arrivals that are missing.*/
+ Turn * kGridTurn + arrivals * kGridArrival + kGridFails or 0 + one of kGridGivenUp; when the
+ first block has arrived in a turn that ends by itself, the next turn less the arrivals that
+ are missing.*/
     pub grid: u64,
     /// Constant: bit i: the user has chosen what is in row i of `choices`.
     pub chosen: u32,
@@ -1517,8 +1523,10 @@ const _: () = {
 pub const GRID_GIVEN_UP_EVEN: u64 = 1;
 /// in an even turn or in an odd one
 pub const GRID_GIVEN_UP: u64 = 3;
-pub const GRID_ARRIVAL: u64 = 4;
-pub const GRID_TURN: u64 = 17179869184;
+/// a block's part has failed, and that block arrives last
+pub const GRID_FAILS: u64 = 4;
+pub const GRID_ARRIVAL: u64 = 8;
+pub const GRID_TURN: u64 = 34359738368;
 /// more than Op has values
 pub const PROFILE_OPS: u32 = 32;
 /// Calls of one kind: those for a peer, or the collectives of a team.

@@ -296,9 +296,6 @@ const BYTES_PER_LEVELS_BLOCK: u64 = 64 * KIB;
 const COLLECT_BLOCKS: u32 = 4;
 /// Bytes of a member's message to another one that are worth a block of those that send packets.
 const PACKETS_PER_BLOCK: u64 = 2 * KIB;
-/// From how many bytes on that one member would send to all others in packets it sends each a
-/// share, which that one passes on.
-const RELAYED_FROM: u64 = 512 * KIB;
 /// Bytes of a piece, of which shares have a whole number.
 const PIECE: u64 = 16;
 /// From how many bytes on a broadcast is long, between two members and between more, and the most
@@ -403,7 +400,7 @@ impl Chooser {
         let is_long = bytes >= abi::SHARED_FROM && self.shape.blocks >= abi::SHARED_BY;
         let one_shot = free && collective == Collective::Reduce && self.shape.n_pes == 2 && !is_long;
         let sent = self.sent(bytes);
-        let relays = algorithm == Relay || free && sent > RELAYED_FROM && bytes <= abi::BLOCKS_PACKETS;
+        let relays = algorithm == Relay || free && sent > abi::RELAYED_FROM && bytes <= abi::BLOCKS_PACKETS;
         if let Some(blocks) = relayed.filter(|_| relays) {
             return Plan::Blocks(blocks, Relay);
         }

@@ -473,8 +473,13 @@ constexpr uint32_t kChoices = 3; // in ascending order; beyond the last, push
 // or some of them do not work on the data: 64 blocks on each of two H200s gather 512 KiB in 8.6 us
 // by push and in 9.5 by packets, and broadcast them in 8.2 and 7.7. Where 132 blocks call, of which
 // 72 gather, it is 10.5 and 9.2.
+//
+// Where there are more than two members, packets for all others together are more than kRelayedFrom
+// bytes, and the data is at most kBlocksPackets, members send each other shares, which those pass
+// on: broadcasts, and reductions on streams.
 constexpr uint64_t kBlocksPackets = 524288;
 constexpr uint64_t kGridPackets = 262144;
+constexpr uint64_t kRelayedFrom = 524288;
 constexpr uint64_t kSharedFrom = 2097152;
 constexpr uint32_t kSharedBy = 64;
 
@@ -565,8 +570,9 @@ struct alignas(128) Team {
     uint32_t entered; // blocks that have read the epoch
     uint32_t stopped; // the last epoch in which a block's meeting failed
     // Written by the blocks of a grid that make a call together; see detail/grid.h.
-    // Turn * kGridTurn + arrivals * kGridArrival + one of kGridGivenUp; when the first block has
-    // arrived in a turn that ends by itself, the next turn less the arrivals that are missing.
+    // Turn * kGridTurn + arrivals * kGridArrival + kGridFails or 0 + one of kGridGivenUp; when the
+    // first block has arrived in a turn that ends by itself, the next turn less the arrivals that
+    // are missing.
     uint64_t grid;
     // Constant: bit i: the user has chosen what is in row i of `choices`.
     uint32_t chosen;
@@ -606,8 +612,9 @@ struct KnownTeam {
 
 constexpr uint64_t kGridGivenUpEven = 1; // in an even turn a block has missed the others, and no block waits any more
 constexpr uint64_t kGridGivenUp = 3;     // in an even turn or in an odd one
-constexpr uint64_t kGridArrival = 4;
-constexpr uint64_t kGridTurn = 1ull << 34;
+constexpr uint64_t kGridFails = 4;       // a block's part has failed, and that block arrives last
+constexpr uint64_t kGridArrival = 8;
+constexpr uint64_t kGridTurn = 1ull << 35;
 
 // What device code has done that was compiled with OXSHMEM_PROFILE: see detail/profile.h.
 constexpr uint32_t kProfileOps = 32; // more than Op has values

@@ -81,13 +81,9 @@ OXSHMEM_DEVICE int broadcast_named(const TeamName<Scope> &name, void *dst, const
         };
         return exchange<Scope>(session, name, announced, part.bytes, root, load, store) ? 0 : 1;
     }
-    if constexpr (kOpensGrid<Scope>) {
-        if (algorithm == Algorithm::relay) {
-            const bool good = relay_broadcast<Scope>(session, name, announced, dst, src, bytes, root);
-            if (good && session.team.me == root && dst != src) {
-                near_copy<Scope>(dst, src, bytes);
-            }
-            return good ? 0 : 1;
+    if constexpr (kOpensGrid<Scope> || kByPackets<Scope>) {
+        if (kByPackets<Scope> || algorithm == Algorithm::relay) {
+            return relay_broadcast<Scope>(session, name, announced, dst, src, bytes, root) ? 0 : 1;
         }
     }
     if (!enter<Scope>(session, name, announced)) {
@@ -512,6 +508,13 @@ struct GridPlan {
     Caller caller;
 };
 
+// From how many bytes to all members together on they pass on a broadcast. The schedule explorer
+// has less.
+#ifndef OXSHMEM_RELAYED_FROM
+#define OXSHMEM_RELAYED_FROM oxshmem::abi::kRelayedFrom
+#endif
+constexpr uint64_t kRelayedFrom = OXSHMEM_RELAYED_FROM;
+
 // Chooses that by `bytes`, in the measure of abi::Choice. All blocks choose the same. As for the
 // host's kernels, what the user has chosen goes before (Chooser::plan in runtime/team/choice.rs).
 OXSHMEM_DEVICE GridPlan plan_for_grid(const Session &session, Collective collective, uint64_t bytes) {
@@ -528,6 +531,10 @@ OXSHMEM_DEVICE GridPlan plan_for_grid(const Session &session, Collective collect
     const uint64_t room = share / 2 * static_cast<uint64_t>(blocks);
     const bool sends_more = collective == Collective::broadcast || port::grid_blocks() > blocks;
     const uint64_t most = least(room, sends_more ? abi::kBlocksPackets : abi::kGridPackets);
+    if (is_free && collective == Collective::broadcast && team.n > 2 && bytes <= abi::kBlocksPackets &&
+        times(bytes, team.n - 1) > kRelayedFrom && pieces_of(bytes) <= times(room / kPiece, team.n - 1)) {
+        return {true, Caller::relay};
+    }
     if (is_free && bytes <= most && collective != Collective::alltoalls) {
         return {true, Caller::packets};
     }
@@ -536,9 +543,9 @@ OXSHMEM_DEVICE GridPlan plan_for_grid(const Session &session, Collective collect
     return {true, algorithm == Algorithm::one_shot || at_once ? Caller::one_shot : Caller::push};
 }
 
-// A collective by the blocks of a grid. All of them call `push(caller)`, which meets the others; or
-// those that have room in the workspace call `packets()`, between two meetings of the grid; or one
-// block calls `alone()`. Results of these are as those of the collectives above.
+// A collective by the blocks of a grid. All of them call `push(caller)`, or those that have room in
+// the workspace call `packets(caller)`; both meet the others. Or one block calls `alone()`. Results
+// of these are as those of the collectives above.
 template <class Push, class SendPackets, class Alone>
 OXSHMEM_DEVICE int by_grid(int handle, Op op, Collective collective, uint64_t bytes, Push push, SendPackets packets,
                            Alone alone) {
@@ -550,14 +557,13 @@ OXSHMEM_DEVICE int by_grid(int handle, Op op, Collective collective, uint64_t by
     if (!plan.together) {
         return by_last_block<GridCall::of_team>(handle, op, alone);
     }
-    if (plan.caller != Caller::packets) {
+    if (plan.caller != Caller::packets && plan.caller != Caller::relay) {
         return push(plan.caller);
     }
-    if (!enter_own_grid(handle, op)) {
-        return 1;
+    if (is_sharing<blocks_scope>()) {
+        return packets(plan.caller);
     }
-    const bool good = !is_sharing<blocks_scope>() || packets() == 0;
-    return leave_own_grid(session.team, op, good) ? 0 : 1;
+    return enter_own_grid(handle, op) && leave_own_grid(handle, op, true) ? 0 : 1;
 }
 
 // The collectives in any scope.
@@ -567,7 +573,7 @@ template <class Scope> OXSHMEM_DEVICE int broadcast_in(int handle, void *dst, co
         return by_grid(
             handle, Op::broadcast, Collective::broadcast, bytes,
             [&](Caller caller) { return broadcast_bytes<blocks_scope>(handle, dst, src, bytes, root, caller); },
-            [&] { return broadcast_bytes<packet_blocks>(handle, dst, src, bytes, root, Caller::packets); },
+            [&](Caller caller) { return broadcast_bytes<packet_blocks>(handle, dst, src, bytes, root, caller); },
             [&] { return broadcast_bytes<block_scope>(handle, dst, src, bytes, root); });
     } else {
         return broadcast_bytes<Scope>(handle, dst, src, bytes, root);
@@ -579,7 +585,7 @@ template <class Scope> OXSHMEM_DEVICE int fcollect_in(int handle, void *dst, con
         return by_grid(
             handle, Op::fcollect, Collective::fcollect, bytes,
             [&](Caller caller) { return fcollect_bytes<blocks_scope>(handle, dst, src, bytes, caller); },
-            [&] { return fcollect_bytes<packet_blocks>(handle, dst, src, bytes, Caller::packets); },
+            [&](Caller) { return fcollect_bytes<packet_blocks>(handle, dst, src, bytes, Caller::packets); },
             [&] { return fcollect_bytes<block_scope>(handle, dst, src, bytes); });
     } else {
         int failed = 0;
@@ -597,7 +603,7 @@ template <class Scope> OXSHMEM_DEVICE int alltoall_in(int handle, void *dst, con
         return by_grid(
             handle, Op::alltoall, Collective::alltoall, bytes,
             [&](Caller caller) { return alltoall_bytes<blocks_scope>(handle, dst, src, bytes, caller); },
-            [&] { return alltoall_bytes<packet_blocks>(handle, dst, src, bytes, Caller::packets); },
+            [&](Caller) { return alltoall_bytes<packet_blocks>(handle, dst, src, bytes, Caller::packets); },
             [&] { return alltoall_bytes<block_scope>(handle, dst, src, bytes); });
     } else {
         int failed = 0;
@@ -619,7 +625,7 @@ OXSHMEM_DEVICE int alltoalls_in(int handle, void *dst, const void *src, ptrdiff_
             [&](Caller caller) {
                 return alltoalls_bytes<blocks_scope>(handle, dst, src, dst_stride, src_stride, n, element, caller);
             },
-            [] { return 1; }, // there is no such form
+            [](Caller) { return 1; }, // there is no such form
             [&] { return alltoalls_bytes<block_scope>(handle, dst, src, dst_stride, src_stride, n, element); });
     } else {
         return alltoalls_bytes<Scope>(handle, dst, src, dst_stride, src_stride, n, element);
@@ -648,7 +654,7 @@ OXSHMEM_DEVICE int reduce_in(int handle, void *dst, const void *src, uint64_t n,
             handle, to_all ? Op::reduce : Op::reducescatter, to_all ? Collective::reduce : Collective::reducescatter,
             defined ? times(n, static_cast<int>(element_bytes(combine.type()))) : 0,
             [&](Caller caller) { return reduce_elements<blocks_scope>(handle, dst, src, n, to_all, combine, caller); },
-            [&] { return reduce_elements<packet_blocks>(handle, dst, src, n, to_all, combine, Caller::packets); },
+            [&](Caller) { return reduce_elements<packet_blocks>(handle, dst, src, n, to_all, combine, Caller::packets); },
             [&] { return reduce_elements<block_scope>(handle, dst, src, n, to_all, combine); });
     } else {
         return reduce_elements<Scope>(handle, dst, src, n, to_all, combine);

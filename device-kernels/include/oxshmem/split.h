@@ -130,7 +130,7 @@ OXSHMEM_LAZY OXSHMEM_DEVICE bool finish_begun(const Begun<grid_scope> &begun) {
         return finish<blocks_scope>(begun.session, begun.root);
     }
     const bool good = !begun.leads || begun.state == kEnded || finish<block_scope>(begun.session, begun.root);
-    return leave_own_grid(begun.session.team, begun.op, good);
+    return leave_own_grid(begun.team, begun.op, good);
 }
 
 } // namespace detail

@@ -179,8 +179,8 @@ OXSHMEM_DEVICE uint32_t packet_room(const TeamView &team) {
 }
 
 // The caller's scope, as far as the choice of an algorithm depends on it: all members must agree on
-// it, whatever the sizes of their blocks. The last five are several blocks, for which the host has
-// made this choice.
+// it, whatever the sizes of their blocks. The last five are several blocks, for which the host or
+// plan_for_grid has made this choice.
 enum class Caller { scope, block, packets, push, one_shot, relay, copy_engines };
 
 // A block that leaves the call to its first warp says so; others call for themselves.
@@ -207,7 +207,7 @@ template <class Scope> OXSHMEM_DEVICE Part part_of(uint64_t bytes) {
 template <class Scope>
 OXSHMEM_DEVICE Algorithm choose(const Session &session, Collective collective, uint64_t bytes, uint64_t pieces, Caller caller) {
     if constexpr (kByPackets<Scope>) {
-        return Algorithm::packets;
+        return collective == Collective::broadcast && caller == Caller::relay ? Algorithm::relay : Algorithm::packets;
     } else if constexpr (kInGrid<Scope>) {
         return caller == Caller::one_shot ? Algorithm::one_shot : Algorithm::push;
     } else if constexpr (kSeveralBlocks<Scope>) {

@@ -8,7 +8,10 @@
 // before all of them agree.
 #pragma once
 
+#include <oxshmem/rma.h>
+
 #include "collective.h"
+#include "grid_meet.h"
 #include "reduce_ops.h"
 
 namespace oxshmem::detail {
@@ -85,8 +88,11 @@ OXSHMEM_DEVICE int any_other(const TeamView &team) {
 }
 
 // How many pieces a lane looks at, of `kMost`, before it sees whether the first has arrived. Lanes
-// of kernels of the program have no registers for more than one.
-template <class Scope, uint32_t kMost> constexpr uint32_t kLooksAtOnce = kOpensGrid<Scope> ? kMost : 1;
+// of kernels of the program have registers for one, and those of their grids for two.
+template <class Scope, uint32_t kMost>
+constexpr uint32_t kLooksAtOnce = kOpensGrid<Scope>               ? kMost
+                                  : kByPackets<Scope> &&kMost > 1 ? 2
+                                                                  : 1;
 
 // Whether each lane has so few of `items` items, at most `kInTurn`, that it is best to handle one
 // at a time: that is much less to compute.
@@ -133,20 +139,46 @@ OXSHMEM_DEVICE bool send_packets(const Session &session, uint32_t bytes, Load lo
     return true;
 }
 
-// The beginning of an exchange: settles, and sends unless the call is bad or `sends` is false. A
+// Lets the lanes wait for each other before they send; those of a block of a grid for all blocks of
+// it, which have stored what they send.
+template <class Scope> OXSHMEM_DEVICE bool enter_exchange(Session &session, const TeamName<Scope> &name) {
+    if constexpr (kByPackets<Scope>) {
+        return enter_own_grid(session.team.handle, session.op);
+    } else {
+        return settle<Scope>(session.team, name, session.op);
+    }
+}
+
+// Ends an exchange that has begun. `good` says whether it was good: for the calling lane of a block
+// of a grid, and for all lanes otherwise. Returns the same to all lanes.
+template <class Scope> OXSHMEM_DEVICE bool leave_exchange(const Session &session, bool good) {
+    if constexpr (kByPackets<Scope>) {
+        return leave_own_grid(session.team.handle, session.op, good);
+    } else {
+        return good;
+    }
+}
+
+// Returns whether all lanes have received what they were to. Those of a block of a grid know that
+// of themselves alone before.
+template <class Scope> OXSHMEM_DEVICE bool have_all_received(bool good) {
+    return kByPackets<Scope> ? !Scope::any(!good) : good;
+}
+
+// The beginning of an exchange: enters, and sends unless the call is bad or `sends` is false. A
 // grid that begins with the call loads its data while the row of the team is on its way, since no
 // lane of it has written any.
 template <class Scope, uint32_t kInTurn = 2, class Load>
 OXSHMEM_DEVICE bool settle_and_send(Session &session, const TeamName<Scope> &name, bool sends, uint32_t bytes, Load load) {
     const bool does = sends && !session.bad;
     const bool loads_first = kOpensGrid<Scope> && does;
-    if (!loads_first && !settle<Scope>(session.team, name, session.op)) {
+    if (!loads_first && !enter_exchange<Scope>(session, name)) {
         return false;
     }
     if (!does) {
         return true;
     }
-    const auto ready = [&] { return !loads_first || settle<Scope>(session.team, name, session.op); };
+    const auto ready = [&] { return !loads_first || enter_exchange<Scope>(session, name); };
     const uint32_t items = static_cast<uint32_t>(pieces_of(bytes)) * static_cast<uint32_t>(session.team.n - 1);
     return are_few<Scope, kInTurn>(items) ? send_packets<Scope, 1>(session, bytes, load, ready)
                                           : send_packets<Scope, kPiecesAtOnce>(session, bytes, load, ready);
@@ -179,9 +211,11 @@ template <class Look> OXSHMEM_DEVICE bool look_eagerly(const TeamView &team, uin
     return met;
 }
 
-// Meets, and receives `items` items. `look(first, missing)` looks at what the calling lane handles
-// from item `first` on, and returns whether all is there, or which member has not sent yet;
-// `take(first)` stores it. Both take up to `at_once` items, Meeting<Scope>::size() apart.
+// Meets, and receives `items` items. Returns the same to all lanes; to those of a block of a grid,
+// which leave the exchange later, whether each has received its own. `look(first, missing)` looks
+// at what the calling lane handles from item `first` on, and returns whether all is there, or which
+// member has not sent yet; `take(first)` stores it. Both take up to `at_once` items,
+// Meeting<Scope>::size() apart.
 template <class Scope, class Look, class Take>
 OXSHMEM_DEVICE bool receive_packets(const Session &session, uint32_t announced, uint32_t items, uint32_t at_once, Look look,
                                     Take take) {
@@ -212,9 +246,7 @@ OXSHMEM_DEVICE bool receive_packets(const Session &session, uint32_t announced, 
         close_epoch<Scope>(team, counted);
     }
     stop_unless<Scope>(team, good);
-    if (Scope::any(!good || session.bad)) {
-        return false;
-    }
+    good = !Scope::any(!good || session.bad);
     for (uint32_t first = rank; good && first < items; first += size * at_once) {
         if (!have) {
             const auto late = [&] { return team.blame(missing); };
@@ -225,7 +257,7 @@ OXSHMEM_DEVICE bool receive_packets(const Session &session, uint32_t announced, 
             take(first);
         }
     }
-    return !Scope::any(!good);
+    return kByPackets<Scope> ? good : !Scope::any(!good);
 }
 
 // Receives `bytes` bytes of every member (or, if `only` is not negative, of that one). `load` is as
@@ -300,8 +332,9 @@ OXSHMEM_DEVICE bool exchange(Session &session, const TeamName<Scope> &name, uint
         return false;
     }
     const uint32_t items = static_cast<uint32_t>(pieces_of(bytes)) * static_cast<uint32_t>(only < 0 ? session.team.n : 1);
-    return are_few<Scope>(items) ? receive_from<Scope, 1>(session, announced, bytes, only, load, store)
-                                 : receive_from<Scope, kPiecesAtOnce>(session, announced, bytes, only, load, store);
+    return leave_exchange<Scope>(
+        session, are_few<Scope>(items) ? receive_from<Scope, 1>(session, announced, bytes, only, load, store)
+                                       : receive_from<Scope, kPiecesAtOnce>(session, announced, bytes, only, load, store));
 }
 
 // Receives `bytes` bytes of every member, which are combined in the order of the members: those of
@@ -374,7 +407,8 @@ OXSHMEM_DEVICE bool exchange_combined(Session &session, const TeamName<Scope> &n
             return receive_combined<Scope, 2>(session, announced, bytes, combine, load, store);
         }
     }
-    return receive_combined<Scope, kPiecesAtOnce>(session, announced, bytes, combine, load, store);
+    constexpr uint32_t kMembers = kByPackets<Scope> ? 2 : kPiecesAtOnce;
+    return leave_exchange<Scope>(session, receive_combined<Scope, kMembers>(session, announced, bytes, combine, load, store));
 }
 
 // ---------------------------------------------------------------------------------------------------------------------------
@@ -411,7 +445,7 @@ template <class Scope>
 OXSHMEM_DEVICE Relay relay_of(const TeamView &team, const TeamName<Scope> &name, uint64_t bytes, int shares) {
     const uint32_t pieces = static_cast<uint32_t>(pieces_of(bytes)), n = static_cast<uint32_t>(shares);
     const uint32_t each = (pieces + n - 1) / n * kPiece;
-    return {static_cast<uint32_t>(bytes), each, part_of<Scope>(each), passed_packets(team, name.workspace)};
+    return {static_cast<uint32_t>(bytes), each, part_of<Scope>(each), passed_packets(team, workspace_in(name))};
 }
 
 // Passes on a piece of this member's share to all other members but `except`.
@@ -457,6 +491,7 @@ OXSHMEM_DEVICE bool receive_passed(const Session &session, const Relay &relay, v
 template <class Scope, class Combine>
 OXSHMEM_DEVICE bool relay_combined(Session &session, const TeamName<Scope> &name, uint32_t announced, void *dst,
                                    const void *src, uint64_t bytes, const Combine &combine) {
+    static_assert(!kByPackets<Scope>, "leaves no exchange");
     const TeamView &team = session.team;
     const Relay relay = relay_of<Scope>(team, name, bytes, team.n);
     const auto load = [&](int member, uint32_t offset, uint64_t) { return relay.load(src, member, offset); };
@@ -473,7 +508,6 @@ OXSHMEM_DEVICE bool relay_combined(Session &session, const TeamName<Scope> &name
 }
 
 // A broadcast: the root sends each other member a share, which the member passes on to the others.
-// The root stores nothing.
 template <class Scope>
 OXSHMEM_DEVICE bool relay_broadcast(Session &session, const TeamName<Scope> &name, uint32_t announced, void *dst,
                                     const void *src, uint64_t bytes, int root) {
@@ -491,8 +525,13 @@ OXSHMEM_DEVICE bool relay_broadcast(Session &session, const TeamName<Scope> &nam
         relay.store(dst, number(team.me), offset, value);
     };
     const uint32_t length = is_root ? 0 : relay.length(number(team.me));
-    return receive_from<Scope, 1>(session, announced, length, root, load, store) &&
-           (is_root || receive_passed<Scope>(session, relay, dst, root, number));
+    bool good = have_all_received<Scope>(receive_from<Scope, 1>(session, announced, length, root, load, store));
+    if (good && is_root && dst != src) {
+        near_copy<Scope>(dst, src, bytes);
+    } else if (good && !is_root) {
+        good = receive_passed<Scope>(session, relay, dst, root, number);
+    }
+    return leave_exchange<Scope>(session, good);
 }
 
 } // namespace oxshmem::detail

@@ -7,7 +7,7 @@
 // the turn, and the others wait for that. A turn that has ended well is followed by the next, and
 // one that has failed by the one after that. Where all blocks take part, the turn ends with the
 // last arrival (grid_meet.h): the first block adds what is missing to the next turn, less what each
-// of the others adds.
+// of the others adds. A block whose part has failed arrives last, and adds one turn more.
 //
 // A block that waits in vain for the others gives up the turn for all of them. What arrives then,
 // because it had no room on the GPU before or because it goes on after the error, leaves at once.
@@ -27,7 +27,7 @@ enum class GridEnd : uint32_t { none, good, failed };
 
 struct GridTurn {
     GridPart part;
-    uint32_t number; // modulo 2^30
+    uint32_t number; // modulo 2^29
     GridEnd end;     // as far as the block has seen
 };
 
@@ -147,11 +147,44 @@ OXSHMEM_LAZY OXSHMEM_OUTLINE void tell_of_failure(int handle, Op op) {
     }
 }
 
-// Arrives in a turn that ends by itself, by one thread of a block. Returns what was in the word.
+// Returns what the calling block adds to the word to arrive in a turn that ends by itself.
+OXSHMEM_DEVICE uint64_t own_arrival() {
+    return port::block_rank() == 0 ? abi::kGridTurn - abi::kGridArrival * (port::grid_blocks() - 1) : abi::kGridArrival;
+}
+// Arrives in such a turn, by one thread of a block. Returns what was in the word.
 template <order O> OXSHMEM_DEVICE uint64_t count_block(abi::Team &row) {
-    const uint64_t arrival =
-        port::block_rank() == 0 ? abi::kGridTurn - abi::kGridArrival * (port::grid_blocks() - 1) : abi::kGridArrival;
-    return port::fetch_add<O, reach::device>(&row.grid, arrival);
+    return port::fetch_add<O, reach::device>(&row.grid, own_arrival());
+}
+
+// The same by a block whose part has failed: it waits until all others have arrived, and then lets
+// the turn end as failed. The first such block of a turn does so, and further ones arrive as those
+// do whose parts are good. If the wait is in vain, the block gives up the turn.
+OXSHMEM_LAZY OXSHMEM_OUTLINE uint64_t count_failed(abi::Team &row, int handle, Op op) {
+    constexpr order kOrder = order::acq_rel;
+    uint64_t seen = port::load<order::acquire, reach::device>(&row.grid);
+    while (true) {
+        if ((seen & (abi::kGridGivenUp | abi::kGridFails)) != 0) {
+            return count_block<kOrder>(row);
+        }
+        const uint64_t found = port::compare_exchange<kOrder, reach::device>(&row.grid, seen, seen | abi::kGridFails);
+        if (found == seen) {
+            break;
+        }
+        seen = found;
+    }
+    const auto are_there = [&] {
+        seen = port::load<order::acquire, reach::device>(&row.grid);
+        return arrived_in(seen, port::grid_blocks()) + 1 == port::grid_blocks();
+    };
+    wait<OnAbort::keep_waiting>(op, Blame{port::state().my_pe, handle}, &row.grid, are_there, UntilAborted{});
+    while (!are_there()) {
+        const uint64_t given_up = seen | given_up_bit(turn_of(seen));
+        if (port::compare_exchange<kOrder, reach::device>(&row.grid, seen, given_up) == seen) {
+            return given_up;
+        }
+    }
+    port::fetch_add<kOrder, reach::device>(&row.grid, own_arrival() + abi::kGridTurn - abi::kGridFails);
+    return seen;
 }
 
 // Whether there is such a team; if not, one thread of the grid says so.

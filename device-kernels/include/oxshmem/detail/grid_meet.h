@@ -42,24 +42,14 @@ OXSHMEM_LAZY OXSHMEM_OUTLINE bool enter_own_grid(int handle, Op op) {
     return !block_scope::any(!good);
 }
 
-// Whether a part of the call has failed, or one of a later call has, which is reported too.
-OXSHMEM_DEVICE bool has_stopped(const abi::Team &row, uint32_t epoch) {
-    const uint32_t stopped = port::load<order::relaxed, reach::device>(&row.stopped);
-    return stopped != 0 && is_since(stopped, epoch);
-}
-
-// Meets them after it: `good` says whether the calling block's part has ended well. Returns the
-// same to all lanes of all blocks: whether all parts have. `team` is as it was before the call.
-OXSHMEM_LAZY OXSHMEM_OUTLINE bool leave_own_grid(TeamView team, Op op, bool good) {
-    abi::Team &row = team_row(team.handle);
-    block_scope::sync();
+// Meets them after it: `good` says whether the calling lane's part has ended well. Returns the same
+// to all lanes of all blocks: whether all parts have.
+OXSHMEM_LAZY OXSHMEM_OUTLINE bool leave_own_grid(int handle, Op op, bool good) {
+    abi::Team &row = team_row(handle);
+    good = !block_scope::any(!good);
     if (block_scope::rank() == 0) {
-        if (!good) {
-            port::store<order::relaxed, reach::device>(&row.stopped, team.epoch);
-        }
-        const uint64_t seen = count_block<order::acq_rel>(row);
-        good = !finds_given_up(seen, team.handle, op) && await_turn(row, team.handle, op, turn_of(seen)) == GridEnd::good &&
-               !has_stopped(row, team.epoch);
+        const uint64_t seen = good ? count_block<order::acq_rel>(row) : count_failed(row, handle, op);
+        good = !finds_given_up(seen, handle, op) && await_turn(row, handle, op, turn_of(seen)) == GridEnd::good;
     }
     return !block_scope::any(!good);
 }

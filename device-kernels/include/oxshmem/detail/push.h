@@ -245,14 +245,10 @@ OXSHMEM_DEVICE void combine_near(const Session &session, void *dst, const void *
     if constexpr (kSeveralBlocks<Scope>) {
         const bool hands_out = to_all && share.last - share.first >= port::kLongShare;
         const bool stores = to_all && !hands_out;
-        if constexpr (kOpensGrid<Scope>) {
-            if (session.team.n == 2) {
-                combine_share<Scope, 2, 4>(session, dst, src, share, shift, stores, combine);
-            } else {
-                combine_share<Scope, 4, 1>(session, dst, src, share, shift, stores, combine);
-            }
+        if (session.team.n > 2) {
+            combine_share<Scope, 4, 1>(session, dst, src, share, shift, stores, combine);
         } else {
-            combine_share<Scope, 4, 2>(session, dst, src, share, shift, stores, combine);
+            combine_share<Scope, 2, kOpensGrid<Scope> ? 4 : 2>(session, dst, src, share, shift, stores, combine);
         }
         if (hands_out) {
             hand_out<Scope>(session, at_offset(dst, 0), share);
