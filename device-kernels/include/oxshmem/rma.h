@@ -134,12 +134,6 @@ OXSHMEM_OUTLINE void far_get(C context, void *dst, const void *src, uint64_t byt
     }
 }
 
-// Whether it is one thread's copy of one aligned word, which is short enough to be done in place.
-template <class Scope> OXSHMEM_DEVICE bool is_word(const void *dst, const void *src, uint64_t bytes) {
-    const uint64_t both = reinterpret_cast<uint64_t>(dst) | reinterpret_cast<uint64_t>(src);
-    return Scope::kLanes == 1 && bytes == 8 && both % 8 == 0;
-}
-
 // What the calling block of a grid transfers of `bytes` bytes: whole pieces, except for the last
 // one.
 OXSHMEM_DEVICE Slice slice_of_block(uint64_t bytes) {
@@ -160,15 +154,14 @@ OXSHMEM_DEVICE void put_by(C context, void *dst, const void *src, uint64_t bytes
             put_by<block_scope>(context, static_cast<char *>(dst) + mine.first, static_cast<const char *>(src) + mine.first,
                                 mine.last - mine.first, pe, blocking);
         }
-    } else if (const bool direct = is_direct(pe); !(direct & in_heap(dst, bytes))) {
-        // Both were looked at, because what they read of the state is on its way together then.
+    } else if (const bool good = in_heap(dst, bytes); !((good & is_in_run(pe)) || (good && is_direct(pe)))) {
         if constexpr (Scope::kLanes == 1) {
-            if (!blocking && !direct && put_for_itself(context, dst, src, bytes, pe)) {
+            if (!blocking && !is_direct(pe) && put_for_itself(context, dst, src, bytes, pe)) {
                 return;
             }
         }
         far_put<Scope>(context, dst, src, bytes, pe, blocking);
-    } else if (is_word<Scope>(dst, src, bytes)) {
+    } else if (Scope::kLanes == 1 && is_word(dst, src, bytes)) {
         port::write(translate(static_cast<uint64_t *>(dst), pe), port::read(static_cast<const uint64_t *>(src)));
     } else {
         near_transfer<Scope, Source::near>(translate(dst, pe), src, bytes);
@@ -184,9 +177,9 @@ OXSHMEM_DEVICE void get_by(C context, void *dst, const void *src, uint64_t bytes
             get_by<block_scope>(context, static_cast<char *>(dst) + mine.first, static_cast<const char *>(src) + mine.first,
                                 mine.last - mine.first, pe, blocking);
         }
-    } else if (!is_direct(pe) || !in_heap(src, bytes)) {
+    } else if (const bool good = in_heap(src, bytes); !((good & is_in_run(pe)) || (good && is_direct(pe)))) {
         far_get<Scope>(context, dst, src, bytes, pe, blocking);
-    } else if (is_word<Scope>(dst, src, bytes)) {
+    } else if (Scope::kLanes == 1 && is_word(dst, src, bytes)) {
         port::write(static_cast<uint64_t *>(dst), port::read(translate(static_cast<const uint64_t *>(src), pe)));
     } else {
         near_transfer<Scope, Source::far>(dst, translate(src, pe), bytes);

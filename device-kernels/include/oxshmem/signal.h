@@ -36,12 +36,20 @@ OXSHMEM_DEVICE void near_signal(const uint64_t *signal, uint64_t *word, uint64_t
     }
 }
 
+// Whether a put with signal is good, by one branch. What is not good here may be so by
+// OXSHMEM_ANY_OWN_MEMORY.
+OXSHMEM_DEVICE bool is_good_put_signal(const void *dst, uint64_t bytes, const uint64_t *signal, SignalOp op) {
+    return in_heap(dst, bytes) & in_heap(signal, sizeof(*signal)) &
+           (reinterpret_cast<uint64_t>(signal) % sizeof(*signal) == 0) & (op == SignalOp::set || op == SignalOp::add);
+}
+
 // The ways of a put with signal. They are functions of their own, so that a caller's loop does not
 // lose the registers that the other ways need.
 template <class Scope>
 OXSHMEM_OUTLINE void near_put_signal(void *dst, const void *src, uint64_t bytes, uint64_t *signal, uint64_t value, SignalOp op,
                                      int pe) {
-    if (check_symmetric(dst, bytes, pe, Op::put_signal) && check_signal(signal, op, pe, Op::put_signal)) {
+    if (is_good_put_signal(dst, bytes, signal, op) ||
+        (check_symmetric(dst, bytes, pe, Op::put_signal) && check_signal(signal, op, pe, Op::put_signal))) {
         copy<Scope>(translate(dst, pe), src, bytes);
         Scope::sync();
         if (Scope::rank() == Scope::last()) {
@@ -55,10 +63,7 @@ OXSHMEM_OUTLINE void near_put_signal(void *dst, const void *src, uint64_t bytes,
 template <class Scope>
 OXSHMEM_OUTLINE bool put_signal_leanly(void *dst, const void *src, uint64_t bytes, uint64_t *signal, uint64_t value,
                                        SignalOp op, int pe) {
-    const bool is_good = in_heap(dst, bytes) && in_heap(signal, sizeof(*signal)) &&
-                         reinterpret_cast<uint64_t>(signal) % sizeof(*signal) == 0 &&
-                         (op == SignalOp::set || op == SignalOp::add);
-    if (!is_good || !copy_short<Scope>(translate(dst, pe), src, bytes)) {
+    if (!is_good_put_signal(dst, bytes, signal, op) || !copy_short<Scope>(translate(dst, pe), src, bytes)) {
         return false;
     }
     Scope::sync();
@@ -80,6 +85,40 @@ OXSHMEM_OUTLINE void staged_put_signal(C context, void *dst, const void *src, ui
         }
         network_signal(by_leader<Scope>(context), signal, value, op, pe);
     }
+}
+
+// The data by store, the addition by the card; see atomics_by_network.
+template <class Scope, class C>
+OXSHMEM_OUTLINE void split_put_signal(C context, void *dst, const void *src, uint64_t bytes, uint64_t *signal, uint64_t value,
+                                      int pe) {
+    if (check_symmetric(dst, bytes, pe, Op::put_signal) && check_signal(signal, SignalOp::add, pe, Op::put_signal)) {
+        copy<Scope>(translate(dst, pe), src, bytes);
+        Scope::sync();
+        if (Scope::rank() == 0) {
+            // The card reaches the peer's memory by another way than the stores: they have to be
+            // there before it is rung for.
+            release_stores();
+            watch_atomic(signal, pe, true);
+            network_signal(by_leader<Scope>(context), signal, value, SignalOp::add, pe);
+        }
+    }
+}
+
+// A put with signal to a PE that is direct.
+template <class Scope, class C>
+OXSHMEM_DEVICE void direct_put_signal(C context, void *dst, const void *src, uint64_t bytes, uint64_t *signal, uint64_t value,
+                                      SignalOp op, int pe) {
+    if (op == SignalOp::add && atomics_by_network()) {
+        split_put_signal<Scope>(context, dst, src, bytes, signal, value, pe);
+        return;
+    }
+    if constexpr (port::kRelocatable) {
+        const bool is_short = bytes <= sizeof(port::vec16) * kUnitsAtOnce<Scope> * Scope::size();
+        if (is_short && put_signal_leanly<Scope>(dst, src, bytes, signal, value, op, pe)) {
+            return;
+        }
+    }
+    near_put_signal<Scope>(dst, src, bytes, signal, value, op, pe);
 }
 
 template <class Scope, class C>
@@ -104,40 +143,13 @@ OXSHMEM_OUTLINE void far_put_signal(C context, void *dst, const void *src, uint6
     }
 }
 
-// The data by store, the addition by the card; see atomics_by_network.
-template <class Scope, class C>
-OXSHMEM_OUTLINE void split_put_signal(C context, void *dst, const void *src, uint64_t bytes, uint64_t *signal, uint64_t value,
-                                      int pe) {
-    if (check_symmetric(dst, bytes, pe, Op::put_signal) && check_signal(signal, SignalOp::add, pe, Op::put_signal)) {
-        copy<Scope>(translate(dst, pe), src, bytes);
-        Scope::sync();
-        if (Scope::rank() == 0) {
-            // The card reaches the peer's memory by another way than the stores: they have to be
-            // there before it is rung for.
-            release_stores();
-            watch_atomic(signal, pe, true);
-            network_signal(by_leader<Scope>(context), signal, value, SignalOp::add, pe);
-        }
-    }
-}
-
 template <class Scope, class C>
 OXSHMEM_DEVICE void put_signal_by(C context, void *dst, const void *src, uint64_t bytes, uint64_t *signal, uint64_t value,
                                   SignalOp op, int pe, bool blocking) {
     static_assert(!kIsGrid<Scope>, "no block knows that all data of the grid has been put: put, let the blocks meet, signal");
     const Profiled profiled(Op::put_signal, pe, bytes, Scope::rank() == 0);
-    if (is_direct(pe)) {
-        if (op == SignalOp::add && atomics_by_network()) {
-            split_put_signal<Scope>(context, dst, src, bytes, signal, value, pe);
-            return;
-        }
-        if constexpr (port::kRelocatable) {
-            const bool is_short = bytes <= sizeof(port::vec16) * kUnitsAtOnce<Scope> * Scope::size();
-            if (is_short && put_signal_leanly<Scope>(dst, src, bytes, signal, value, op, pe)) {
-                return;
-            }
-        }
-        near_put_signal<Scope>(dst, src, bytes, signal, value, op, pe);
+    if (is_in_run(pe) || is_direct(pe)) {
+        direct_put_signal<Scope>(context, dst, src, bytes, signal, value, op, pe);
     } else {
         far_put_signal<Scope>(context, dst, src, bytes, signal, value, op, pe, blocking);
     }

@@ -15,14 +15,22 @@ template <class T> using given = typename Undeduced<T>::type;
 
 enum class Path { load_store, network, none };
 
-// Whether `pe`'s heap can be loaded from and stored to. Where the PEs of a node have consecutive
-// numbers, that is decided by scalars of the state alone.
-OXSHMEM_DEVICE bool is_direct(int pe) {
+// Whether `pe` is one of the PEs of the node that have consecutive numbers, whose heaps can be
+// loaded from and stored to. Most direct PEs are, and one comparison of scalars says so. A
+// condition that asks this before is_direct() leaves by one branch then: a function that asked both
+// would compute its result first.
+OXSHMEM_DEVICE bool is_in_run(int pe) {
     const abi::State &s = port::state();
-    const uint32_t slot = static_cast<uint32_t>(pe - s.p2p_first);
-    if (slot < s.p2p_run) {
+    return static_cast<uint32_t>(pe - s.p2p_first) < s.p2p_run;
+}
+
+// Whether `pe`'s heap can be loaded from and stored to.
+OXSHMEM_DEVICE bool is_direct(int pe) {
+    if (is_in_run(pe)) {
         return true;
     }
+    const abi::State &s = port::state();
+    const uint32_t slot = static_cast<uint32_t>(pe - s.p2p_first);
     return slot < static_cast<uint32_t>(s.p2p_count) && (s.p2p_reach[slot / 64] >> slot % 64 & 1) != 0;
 }
 

@@ -102,9 +102,22 @@ template <class Scope, class U> OXSHMEM_DEVICE bool copy_short_units(char *to, c
     return true;
 }
 
+// Whether it is a copy of one aligned word.
+OXSHMEM_DEVICE bool is_word(const void *dst, const void *src, uint64_t bytes) {
+    return bytes == sizeof(uint64_t) &&
+           (reinterpret_cast<uint64_t>(dst) | reinterpret_cast<uint64_t>(src)) % sizeof(uint64_t) == 0;
+}
+
 // Copies what is short and aligned: one access for each lane, or four for a thread, and nothing
-// else to compute. Returns false, and copies nothing, if it is not.
+// else to compute. Returns false, and copies nothing, if it is not. A single word, as most
+// messages with a signal are, needs neither the lane's place nor their number.
 template <class Scope> OXSHMEM_DEVICE bool copy_short(void *dst, const void *src, uint64_t bytes) {
+    if (is_word(dst, src, bytes)) {
+        if (Scope::rank() == 0) {
+            copy_one<uint64_t>(static_cast<char *>(dst), static_cast<const char *>(src), bytes, 0);
+        }
+        return true;
+    }
     const uint64_t together = reinterpret_cast<uint64_t>(dst) | reinterpret_cast<uint64_t>(src) | bytes;
     char *to = static_cast<char *>(dst);
     const char *from = static_cast<const char *>(src);
