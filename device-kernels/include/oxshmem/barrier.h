@@ -67,7 +67,7 @@ template <class Scope> OXSHMEM_LINKED_OUTLINE int sync_team(int handle, Call cal
 struct MeetingForHost {
     uint32_t there;                // whether the team is
     uint32_t epoch;                // the last one
-    uint64_t slots[kMeetingLanes]; // by member: where this PE's header of even epochs lies there
+    uint64_t slots[kMeetingLanes]; // of the next members: where this PE's header of even epochs lies there
 };
 
 // What a grid of one block does that meets the members of a team for the host: all members reach
@@ -89,7 +89,8 @@ OXSHMEM_LAZY OXSHMEM_DEVICE void meet_for_host(const abi::KnownTeam &known, Call
         }
         if (rank < lanes && rank < team.n) {
             const TeamView even = view_of(known);
-            uint64_t *const slot = translate(even.headers() + even.me, even.pe_of(rank));
+            const int pe = even.pe_of(even.member_behind(1 + rank));
+            uint64_t *const slot = translate(even.headers() + even.me, pe);
             port::write(&found.slots[rank], reinterpret_cast<uint64_t>(slot));
         }
         if (rank == 0) {
@@ -107,7 +108,7 @@ OXSHMEM_LAZY OXSHMEM_DEVICE void meet_for_host(const abi::KnownTeam &known, Call
         const int lane = rank - half;
         const uint64_t header = header_of(team, announce(call, 0));
         if (lane < team.n) {
-            OXSHMEM_ON_MESSAGE(team.pe_of(lane), team.headers() + team.me, 1);
+            OXSHMEM_ON_MESSAGE(team.pe_of(team.member_behind(1 + lane)), team.headers() + team.me, 1);
             uint64_t *const slot = as<uint64_t>(port::read(&found.slots[lane])) + team.parity() * abi::kOneRoundPes;
             port::store<order::relaxed, reach::system>(slot, header);
         }

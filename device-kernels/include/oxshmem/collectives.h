@@ -68,15 +68,14 @@ OXSHMEM_DEVICE int broadcast_named(const TeamName<Scope> &name, void *dst, const
     }
     check_root<Scope>(session, root);
     check_buffers<Scope>(session, dst, bytes, src, bytes, true);
-    const Algorithm algorithm =
-        kBegins ? Algorithm::push : choose<Scope>(session, Collective::broadcast, bytes, pieces_of(bytes), caller);
+    const Algorithm algorithm = kBegins ? Algorithm::push : choose<Scope>(session, Collective::broadcast, bytes, 1, caller);
     const uint32_t announced = announced_by<Scope>(session, dst, src, bytes, static_cast<uint64_t>(root), algorithm);
     if (algorithm == Algorithm::packets) {
         const Part part = part_of<Scope>(bytes);
-        const auto load = [&](int, uint32_t offset, uint64_t left) {
+        const auto load = [=](int, uint32_t offset, uint64_t left) {
             return load_piece(at_offset(src, part.first + offset), left);
         };
-        const auto store = [&](int, uint32_t offset, vec16 value, uint64_t left) {
+        const auto store = [=](int, uint32_t offset, vec16 value, uint64_t left) {
             store_piece(at_offset(dst, part.first + offset), value, left);
         };
         return exchange<Scope>(session, name, announced, part.bytes, root, load, store) ? 0 : 1;
@@ -148,8 +147,7 @@ OXSHMEM_DEVICE int gather_parts(const TeamName<Scope> &name, Collective collecti
     }
     check_buffers<Scope>(session, dst, times(bytes, session.team.n), src, step == 0 ? bytes : times(bytes, session.team.n),
                          false);
-    const uint64_t pieces = times(pieces_of(bytes), session.team.n);
-    Algorithm algorithm = kBegins ? Algorithm::push : choose<Scope>(session, collective, bytes, pieces, caller);
+    Algorithm algorithm = kBegins ? Algorithm::push : choose<Scope>(session, collective, bytes, session.team.n, caller);
     if constexpr (kDstIsReady && !kBegins && !kSeveralBlocks<Scope>) {
         const TeamView &team = session.team;
         if (team.one_round && goes_direct<Scope>(team_row(name).chosen, team.share, team.n, collective, bytes, caller)) {
@@ -162,10 +160,10 @@ OXSHMEM_DEVICE int gather_parts(const TeamName<Scope> &name, Collective collecti
     const uint32_t announced = announced_by<Scope>(session, dst, src, bytes, 0, algorithm);
     if (algorithm == Algorithm::packets) {
         const Part part = part_of<Scope>(bytes);
-        const auto load = [&](int member, uint32_t offset, uint64_t left) {
+        const auto load = [=](int member, uint32_t offset, uint64_t left) {
             return load_piece(at_offset(src, step * static_cast<uint64_t>(member) + part.first + offset), left);
         };
-        const auto store = [&](int member, uint32_t offset, vec16 value, uint64_t left) {
+        const auto store = [=](int member, uint32_t offset, vec16 value, uint64_t left) {
             store_piece(at_offset(dst, bytes * static_cast<uint64_t>(member) + part.first + offset), value, left);
         };
         return exchange<Scope>(session, name, announced, part.bytes, -1, load, store) ? 0 : 1;
@@ -247,14 +245,13 @@ OXSHMEM_OUTLINE int alltoalls_bytes(TeamName<Scope> name, void *dst, const void 
     const bool sized = check_strided<Scope>(session, dst, src, dst_stride, src_stride, n, element);
     const Strides strides{element, static_cast<uint64_t>(dst_stride) * element, static_cast<uint64_t>(src_stride) * element};
     const uint64_t bytes = sized ? times(n, static_cast<int>(element)) : 0;
-    const uint64_t pieces = times(pieces_of(bytes), session.team.n);
     const Algorithm algorithm =
-        kBegins ? Algorithm::push : choose<Scope>(session, Collective::alltoalls, bytes, pieces, caller);
+        kBegins ? Algorithm::push : choose<Scope>(session, Collective::alltoalls, bytes, session.team.n, caller);
     const uint32_t announced =
         announced_by<Scope>(session, dst, src, n, extra_of(element, strides.dst, strides.src), algorithm);
     if constexpr (!kSeveralBlocks<Scope> && !kBegins) {
         if (algorithm == Algorithm::packets) {
-            const auto load = [&](int member, uint32_t offset, uint64_t left) {
+            const auto load = [=](int member, uint32_t offset, uint64_t left) {
                 vec16 value{};
                 each_element(element, offset, left, [&](uint32_t at, uint64_t index) {
                     const uint64_t number = static_cast<uint64_t>(member) * n + index;
@@ -262,7 +259,7 @@ OXSHMEM_OUTLINE int alltoalls_bytes(TeamName<Scope> name, void *dst, const void 
                 });
                 return value;
             };
-            const auto store = [&](int member, uint32_t offset, vec16 value, uint64_t left) {
+            const auto store = [=](int member, uint32_t offset, vec16 value, uint64_t left) {
                 each_element(element, offset, left, [&](uint32_t at, uint64_t index) {
                     const uint64_t number = static_cast<uint64_t>(member) * n + index;
                     port::copy_bytes(at_offset(dst, number * strides.dst), reinterpret_cast<const char *>(&value) + at,
@@ -449,9 +446,9 @@ OXSHMEM_DEVICE int reduce_named(const TeamName<Scope> &name, void *dst, const vo
         check_buffers<Scope>(session, dst, bytes, src, to_all ? bytes : times(bytes, session.team.n), to_all);
     }
     // A piece of the result takes one of each member, of which several come at once.
-    const uint64_t pieces = times(pieces_of(bytes), (session.team.n + 1) / 2);
     const Collective collective = to_all ? Collective::reduce : Collective::reducescatter;
-    const Algorithm algorithm = kBegins ? Algorithm::push : choose<Scope>(session, collective, bytes, pieces, caller);
+    const Algorithm algorithm =
+        kBegins ? Algorithm::push : choose<Scope>(session, collective, bytes, (session.team.n + 1) / 2, caller);
     const uint32_t announced = announced_by<Scope>(session, dst, src, n, kinds, algorithm);
     if (algorithm == Algorithm::packets) {
         const Part part = part_of<Scope>(bytes);

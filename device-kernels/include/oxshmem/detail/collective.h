@@ -14,6 +14,13 @@ using abi::Algorithm;
 using abi::Collective;
 using port::vec16;
 
+OXSHMEM_DEVICE char *at_offset(void *base, uint64_t offset) {
+    return static_cast<char *>(base) + offset;
+}
+OXSHMEM_DEVICE const char *at_offset(const void *base, uint64_t offset) {
+    return static_cast<const char *>(base) + offset;
+}
+
 // Data is looked at 16 bytes at a time, wherever it begins; the last piece may be shorter.
 constexpr uint32_t kPiece = sizeof(vec16);
 
@@ -107,12 +114,7 @@ struct Session {
     bool bad; // an argument was refused
 
     OXSHMEM_DEVICE Blame blame() const { return {port::state().my_pe, team.handle}; }
-    // Returns the member whose number is this member's plus `distance`, modulo the number of
-    // members.
-    OXSHMEM_DEVICE int member_behind(int distance) const {
-        const int member = team.me + distance;
-        return member < team.n ? member : member - team.n;
-    }
+    OXSHMEM_DEVICE int member_behind(int distance) const { return team.member_behind(distance); }
 };
 
 // Finds the team. False: there is none, which one lane records.
@@ -162,10 +164,11 @@ OXSHMEM_DEVICE uint32_t announced_by(const Session &session, const void *dst, co
         return announce_bad(port::state().my_pe);
     }
     const uint64_t further = kInGrid<Scope> ? port::grid_blocks() - 1 : kSeveralBlocks<Scope> ? sharing_blocks() - 1 : 0;
-    uint64_t hash = ((size << 3 | static_cast<uint64_t>(algorithm)) ^ further << 48) * 0x9e3779b97f4a7c15ull;
-    hash = (hash ^ hash >> 29 ^ offset_of(dst)) * 0xbf58476d1ce4e5b9ull;
-    hash = (hash ^ hash >> 32 ^ offset_of(src)) * 0x94d049bb133111ebull;
-    hash = (hash ^ hash >> 29 ^ extra) * 0x9e3779b97f4a7c15ull;
+    // A sum of products with odd numbers: its upper bits depend on all that is hashed, and no
+    // product waits for another one.
+    const uint64_t how = further << 3 | static_cast<uint64_t>(algorithm);
+    const uint64_t hash = size * 0x9e3779b97f4a7c15ull + offset_of(dst) * 0xbf58476d1ce4e5b9ull +
+                          offset_of(src) * 0x94d049bb133111ebull + extra * 0xd6e8feb86659fd93ull + how * 0xa0761d6478bd642full;
     return announce(session.call, hash >> 36);
 }
 
@@ -202,10 +205,10 @@ template <class Scope> OXSHMEM_DEVICE Part part_of(uint64_t bytes) {
     return {0, all};
 }
 
-// What the team's table says for `bytes` bytes, of which the caller would handle `pieces` pieces in
-// packets.
+// What the team's table says for `bytes` bytes, of which the caller would handle `parts` times as
+// many in packets.
 template <class Scope>
-OXSHMEM_DEVICE Algorithm choose(const Session &session, Collective collective, uint64_t bytes, uint64_t pieces, Caller caller) {
+OXSHMEM_DEVICE Algorithm choose(const Session &session, Collective collective, uint64_t bytes, int parts, Caller caller) {
     if constexpr (kByPackets<Scope>) {
         return collective == Collective::broadcast && caller == Caller::relay ? Algorithm::relay : Algorithm::packets;
     } else if constexpr (kInGrid<Scope>) {
@@ -218,6 +221,8 @@ OXSHMEM_DEVICE Algorithm choose(const Session &session, Collective collective, u
                                                 : Algorithm::push;
     }
     const TeamView &team = session.team;
+    // What has more than 2^32 pieces has no room anyway.
+    const uint32_t pieces = static_cast<uint32_t>(pieces_of(bytes)) * static_cast<uint32_t>(parts);
     const bool few = caller == Caller::block || pieces <= kPiecesAtOnce * Scope::kLanes;
     const bool packets = team.one_round && bytes <= packet_room(team) && few;
     const abi::Choice *choices = team_row(team.handle).choices[static_cast<uint32_t>(collective)];

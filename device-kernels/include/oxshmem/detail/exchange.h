@@ -167,8 +167,8 @@ template <class Scope> OXSHMEM_DEVICE bool have_all_received(bool good) {
 
 // The beginning of an exchange: enters, and sends unless the call is bad or `sends` is false. A
 // grid that begins with the call loads its data while the row of the team is on its way, since no
-// lane of it has written any.
-template <class Scope, uint32_t kInTurn = 2, class Load>
+// lane of it has written any. A lane has up to `kAtOnce` pieces under way at once.
+template <class Scope, uint32_t kInTurn = 2, uint32_t kAtOnce = kPiecesAtOnce, class Load>
 OXSHMEM_DEVICE bool settle_and_send(Session &session, const TeamName<Scope> &name, bool sends, uint32_t bytes, Load load) {
     const bool does = sends && !session.bad;
     const bool loads_first = kOpensGrid<Scope> && does;
@@ -181,7 +181,7 @@ OXSHMEM_DEVICE bool settle_and_send(Session &session, const TeamName<Scope> &nam
     const auto ready = [&] { return !loads_first || enter_exchange<Scope>(session, name); };
     const uint32_t items = static_cast<uint32_t>(pieces_of(bytes)) * static_cast<uint32_t>(session.team.n - 1);
     return are_few<Scope, kInTurn>(items) ? send_packets<Scope, 1>(session, bytes, load, ready)
-                                          : send_packets<Scope, kPiecesAtOnce>(session, bytes, load, ready);
+                                          : send_packets<Scope, kAtOnce>(session, bytes, load, ready);
 }
 
 // Looks a few times for the headers that the calling lane would wait for, and calls `look`, which
@@ -260,6 +260,12 @@ OXSHMEM_DEVICE bool receive_packets(const Session &session, uint32_t announced, 
     return kByPackets<Scope> ? good : !Scope::any(!good);
 }
 
+// A piece: whose, and where it begins in what that member sends.
+struct Place {
+    int sender;
+    uint32_t offset;
+};
+
 // Receives `bytes` bytes of every member (or, if `only` is not negative, of that one). `load` is as
 // in send_packets, for what this PE sends to itself; `store(sender, offset, value, bytes)` stores a
 // piece.
@@ -270,9 +276,14 @@ OXSHMEM_DEVICE bool receive_from(const Session &session, uint32_t announced, uin
     const uint32_t items = pieces * static_cast<uint32_t>(only < 0 ? team.n : 1);
     const uint32_t size = Meeting<Scope>::size();
     const uint64_t places = own_packets<Scope>(team);
-    const auto sender_of = [&](uint32_t item) { return only >= 0 ? only : static_cast<int>(member_of(item, pieces, team.n)); };
-    const auto offset_in = [&](uint32_t item, int sender) {
-        return (only >= 0 ? item : item - static_cast<uint32_t>(sender) * pieces) * kPiece;
+    // The next member's pieces come first and this one's last, so that a lane of several members
+    // looks for packets while it looks for headers, and need not wait once more.
+    const auto place_of = [&](uint32_t item) -> Place {
+        if (only >= 0) {
+            return {only, item * kPiece};
+        }
+        const uint32_t distance = member_of(item, pieces, team.n);
+        return {session.member_behind(static_cast<int>(distance) + 1), (item - distance * pieces) * kPiece};
     };
     vec16 values[kAtOnce] = {};
     const auto look = [&](uint32_t first, int &missing) {
@@ -285,8 +296,7 @@ OXSHMEM_DEVICE bool receive_from(const Session &session, uint32_t announced, uin
             for (uint32_t k = 0; k < kLooks; ++k) {
                 const uint32_t wanted = first + (begin + k) * size, item = wanted < items ? wanted : first;
                 if (kLooks > 1 || wanted < items) {
-                    const int sender = sender_of(item);
-                    const uint32_t offset = offset_in(item, sender);
+                    const auto [sender, offset] = place_of(item);
                     const int from = sender == team.me ? any_other(team) : sender;
                     packets[k] = request_piece<Scope>(team, places, from, offset / kPiece, bytes - offset);
                 }
@@ -295,8 +305,7 @@ OXSHMEM_DEVICE bool receive_from(const Session &session, uint32_t announced, uin
             for (uint32_t k = 0; k < kLooks; ++k) {
                 const uint32_t item = first + (begin + k) * size;
                 if (item < items) {
-                    const int sender = sender_of(item);
-                    const uint32_t offset = offset_in(item, sender);
+                    const auto [sender, offset] = place_of(item);
                     vec16 &value = values[begin + k];
                     if (sender == team.me) {
                         value = load(sender, offset, bytes - offset);
@@ -314,8 +323,7 @@ OXSHMEM_DEVICE bool receive_from(const Session &session, uint32_t announced, uin
         for (uint32_t k = 0; k < kAtOnce; ++k) {
             const uint32_t item = first + k * size;
             if (item < items) {
-                const int sender = sender_of(item);
-                const uint32_t offset = offset_in(item, sender);
+                const auto [sender, offset] = place_of(item);
                 store(sender, offset, values[k], bytes - offset);
             }
         }
@@ -324,17 +332,41 @@ OXSHMEM_DEVICE bool receive_from(const Session &session, uint32_t announced, uin
 }
 
 // Settles, and every member (or, if `only` is not negative, that one) sends `bytes` bytes to every
-// other one. `load` and `store` are as in send_packets and receive_from.
+// other one. `load` and `store` are as in send_packets and receive_from. A lane has up to `kAtOnce`
+// pieces under way at once.
+template <class Scope, uint32_t kAtOnce, class Load, class Store>
+OXSHMEM_DEVICE bool exchange_by(Session &session, const TeamName<Scope> &name, uint32_t announced, uint32_t bytes, int only,
+                                Load load, Store store) {
+    const bool sends = only < 0 || only == session.team.me;
+    if (!settle_and_send<Scope, 2, kAtOnce>(session, name, sends, bytes, load)) {
+        return false;
+    }
+    return leave_exchange<Scope>(session, receive_from<Scope, kAtOnce>(session, announced, bytes, only, load, store));
+}
+
+// A function of its own for the scopes of one block: beside its registers, those that an exchange
+// of one word needs would be kept in memory.
+template <class Scope, class Load, class Store>
+OXSHMEM_OUTLINE bool exchange_many(Session session, TeamName<Scope> name, uint32_t announced, uint32_t bytes, int only,
+                                   Load load, Store store) {
+    return exchange_by<Scope, kPiecesAtOnce>(session, name, announced, bytes, only, load, store);
+}
+
+// The same with as many as are best. `load` and `store` hold what they need by value.
 template <class Scope, class Load, class Store>
 OXSHMEM_DEVICE bool exchange(Session &session, const TeamName<Scope> &name, uint32_t announced, uint32_t bytes, int only,
                              Load load, Store store) {
-    if (!settle_and_send<Scope>(session, name, only < 0 || only == session.team.me, bytes, load)) {
-        return false;
+    // What the member receives, or sends if that is more.
+    const TeamView &team = session.team;
+    const int members = only < 0 ? team.n : only == team.me ? team.n - 1 : 1;
+    if (are_few<Scope>(static_cast<uint32_t>(pieces_of(bytes)) * static_cast<uint32_t>(members))) {
+        return exchange_by<Scope, 1>(session, name, announced, bytes, only, load, store);
     }
-    const uint32_t items = static_cast<uint32_t>(pieces_of(bytes)) * static_cast<uint32_t>(only < 0 ? session.team.n : 1);
-    return leave_exchange<Scope>(
-        session, are_few<Scope>(items) ? receive_from<Scope, 1>(session, announced, bytes, only, load, store)
-                                       : receive_from<Scope, kPiecesAtOnce>(session, announced, bytes, only, load, store));
+    if constexpr (kSeveralBlocks<Scope>) {
+        return exchange_by<Scope, kPiecesAtOnce>(session, name, announced, bytes, only, load, store);
+    } else {
+        return exchange_many<Scope>(session, name, announced, bytes, only, load, store);
+    }
 }
 
 // Receives `bytes` bytes of every member, which are combined in the order of the members: those of
@@ -434,10 +466,10 @@ struct Relay {
     // Loads a piece of share `number` at `offset` in the part, of which nothing may be left.
     OXSHMEM_LAZY OXSHMEM_DEVICE vec16 load(const void *src, int number, uint32_t offset) const {
         const uint32_t left = length(number);
-        return offset < left ? load_piece(static_cast<const char *>(src) + first(number) + offset, left - offset) : vec16{};
+        return offset < left ? load_piece(at_offset(src, first(number) + offset), left - offset) : vec16{};
     }
     OXSHMEM_LAZY OXSHMEM_DEVICE void store(void *dst, int number, uint32_t offset, vec16 value) const {
-        store_piece(static_cast<char *>(dst) + first(number) + offset, value, length(number) - offset);
+        store_piece(at_offset(dst, first(number) + offset), value, length(number) - offset);
     }
 };
 

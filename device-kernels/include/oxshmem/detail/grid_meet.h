@@ -93,28 +93,19 @@ OXSHMEM_DEVICE uint64_t *grid_words(const TeamView &team, GridWord kind, int mem
     return as<uint64_t>(port::read(&team_row(team.handle).grid_words)) + place * words_of_member(team);
 }
 
-// Stores a word at all members; by `lanes` lanes.
-OXSHMEM_DEVICE void tell_grids(const TeamView &team, uint64_t *own, uint64_t value, int rank, int lanes) {
-    for (int distance = 1 + rank; distance <= team.n; distance += lanes) {
-        const int behind = team.me + distance, pe = team.pe_of(behind < team.n ? behind : behind - team.n);
-        OXSHMEM_ON_MESSAGE(pe, own, 1);
-        port::store<order::relaxed, reach::system>(translate(own, pe), value);
-    }
-}
-
 // Tells that a block of this PE has entered. The first one tells it where calls of one block meet,
 // too, and so learns of those.
 OXSHMEM_DEVICE void tell_entry(const TeamView &team, uint32_t block, uint64_t header) {
-    tell_grids(team, grid_words(team, GridWord::entered, team.me) + block, header, 0, 1);
+    tell_members(team, grid_words(team, GridWord::entered, team.me) + block, header, 0, 1);
     if (block == 0) {
-        tell_grids(team, team.headers() + team.me, header, 0, 1);
+        tell_all(team, header, 0, 1);
     }
 }
 
 // Tells how the calling block's part has ended; by `lanes` lanes.
 OXSHMEM_DEVICE void tell_end(const TeamView &team, uint32_t how, int rank, int lanes) {
     uint64_t *own = grid_words(team, GridWord::ended, team.me) + port::block_rank();
-    tell_grids(team, own, static_cast<uint64_t>(team.epoch) << 32 | how, rank, lanes);
+    tell_members(team, own, static_cast<uint64_t>(team.epoch) << 32 | how, rank, lanes);
 }
 
 // A block that has not entered in time: of this PE's grid, or of another member's.

@@ -51,6 +51,8 @@ struct TeamView {
     OXSHMEM_DEVICE int pe_of(int member) const {
         return members == 0 ? start + member * stride : port::read(as<int32_t>(members) + member);
     }
+    // Returns the member whose number is this member's plus `distance`, at most `n`, modulo `n`.
+    OXSHMEM_DEVICE int member_behind(int distance) const { return me + distance < n ? me + distance : me + distance - n; }
     OXSHMEM_LAZY OXSHMEM_DEVICE Blame blame(int member) const { return {pe_of_member(handle, member), handle}; }
     OXSHMEM_DEVICE uint32_t parity() const { return epoch & 1; }
 
@@ -281,13 +283,19 @@ OXSHMEM_LAZY OXSHMEM_DEVICE bool agrees(int handle, Op op, int member, uint64_t 
     return seen == header;
 }
 
-// Tells all members; by `lanes` lanes of the scope.
-OXSHMEM_DEVICE void tell_all(const TeamView &team, uint64_t header, int rank, int lanes) {
-    uint64_t *own = team.headers() + team.me;
-    for (int member = rank; member < team.n; member += lanes) {
-        OXSHMEM_ON_MESSAGE(team.pe_of(member), own, 1);
-        port::store<order::relaxed, reach::system>(translate(own, team.pe_of(member)), header);
+// Stores a word at all members, this one last, since the others wait longer for theirs; by `lanes`
+// lanes.
+OXSHMEM_DEVICE void tell_members(const TeamView &team, uint64_t *own, uint64_t value, int rank, int lanes) {
+    for (int distance = 1 + rank; distance <= team.n; distance += lanes) {
+        const int pe = team.pe_of(team.member_behind(distance));
+        OXSHMEM_ON_MESSAGE(pe, own, 1);
+        port::store<order::relaxed, reach::system>(translate(own, pe), value);
     }
+}
+
+// Tells all members that this one has entered; by `lanes` lanes of the scope.
+OXSHMEM_DEVICE void tell_all(const TeamView &team, uint64_t header, int rank, int lanes) {
+    tell_members(team, team.headers() + team.me, header, rank, lanes);
 }
 
 // Waits for the headers of members `first` and `first` + 1, and calls `meanwhile` as often as it

@@ -16,13 +16,6 @@
 
 namespace oxshmem::detail {
 
-OXSHMEM_DEVICE char *at_offset(void *base, uint64_t offset) {
-    return static_cast<char *>(base) + offset;
-}
-OXSHMEM_DEVICE const char *at_offset(const void *base, uint64_t offset) {
-    return static_cast<const char *>(base) + offset;
-}
-
 // A member's copy of a symmetric address.
 template <class T> OXSHMEM_DEVICE T *of_member(const TeamView &team, T *address, int member) {
     return translate(address, team.pe_of(member));
