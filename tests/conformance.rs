@@ -82,6 +82,8 @@ jobs! {
     grid_collectives_p2p_2: "grid_collectives", P2p, 2;
     grid_collectives_p2p_3: "grid_collectives", P2p, 3;
     grid_collectives_p2p_4: "grid_collectives", P2p, 4;
+    grid_relays_p2p_3: "grid_relays", P2p, 3, "OXSHMEM_HEAP_MAX" = "2G";
+    grid_relays_p2p_4: "grid_relays", P2p, 4, "OXSHMEM_HEAP_MAX" = "2G";
     grid_collectives_p2p_3_few_sms: "grid_collectives", P2p, 3, "OXSHMEM_COLLECTIVES_SMS" = "2";
     grid_transfers_p2p_1: "grid_transfers", P2p, 1;
     grid_transfers_p2p_2: "grid_transfers", P2p, 2;

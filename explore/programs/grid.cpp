@@ -3,8 +3,10 @@
 // Calls in grid scope: every block gives a part of what the others see, and sees all of it when the
 // call returns. The last block to arrive makes the call for all, or all take part.
 #define OXSHMEM_TOGETHER_BYTES 32
-#define OXSHMEM_RELAYED_FROM 0 // three PEs pass on every broadcast by packets
-#define OXSHMEM_WAIT_POLLS 1   // a wait looks each time whether the launch is aborted
+#define OXSHMEM_RELAYED_FROM 64  // three PEs pass on 8 words by packets, but not 4
+#define OXSHMEM_LONG_BROADCAST 0 // and one lane of each reads every one that is pushed
+#define OXSHMEM_LONG_BROADCAST_LANES 1
+#define OXSHMEM_WAIT_POLLS 1 // a wait looks each time whether the launch is aborted
 #include "collectives.h"
 
 #include <oxshmem/split.h>
@@ -45,15 +47,15 @@ void fill_together(uint32_t turn, uint32_t n) {
 }
 
 // A call that has to be good.
-void sum_well(uint32_t turn, const char *otherwise) {
-    fill_together(turn, 4);
-    expect(reduce(grid, abi::kTeamWorld, op_sum, target(turn), source(turn), 4) == 0, otherwise);
-    check_sums(turn, target(turn), 4);
+void sum_well(uint32_t turn, const char *otherwise, uint32_t n = 4) {
+    fill_together(turn, n);
+    expect(reduce(grid, abi::kTeamWorld, op_sum, target(turn), source(turn), n) == 0, otherwise);
+    check_sums(turn, target(turn), n);
 }
 
-template <uint32_t kTurns> void sums() {
+template <uint32_t kTurns, uint32_t kWords = 4> void sums() {
     for (uint32_t turn = 1; turn <= kTurns; ++turn) {
-        sum_well(turn, "reduce failed");
+        sum_well(turn, "reduce failed", kWords);
     }
 }
 
@@ -202,12 +204,15 @@ template <bool kInTwo> void aborted() {
 }
 
 // The same on every PE: one that has not passed on its share keeps the others from leaving.
-void aborted_broadcast() {
+template <bool kSum> void aborted_relay() {
     fill_together(1, 8);
     if (block() == 0) {
         abort_launch();
     }
-    if (broadcast(grid, abi::kTeamWorld, target(1), source(1), 8, 1) == 0) {
+    if (kSum && reduce(grid, abi::kTeamWorld, op_sum, target(1), source(1), 8) == 0) {
+        check_sums(1, target(1), 8);
+    }
+    if (!kSum && broadcast(grid, abi::kTeamWorld, target(1), source(1), 8, 1) == 0) {
         check_broadcast(1, target(1), 1, 8);
     }
     leave_and_take_error(0);
@@ -300,6 +305,8 @@ constexpr oxshmem_explore_program kPrograms[] = {
     in_grid("reduce_packets_of_all", sums<3>, 2, 2, kPacketsOfAll, 3),
     in_grid("reduce_packets_of_all_3", sums<2>, 2, 3, kPacketsOfAll, 0xffffffff),
     early(in_grid("fcollect_packets_of_all", gathers<3>, 2, 2, kPacketsOfAll, 0xfffffffe)),
+    in_grid("reduce_packets_of_all_of_3", sums<2>, 3, 2, kPacketsOfAll, 0xffffffff),
+    in_grid("reduce_relay_of_3", sums<2, 8>, 3, 2, kPacketsOfAll, 0xffffffff),
     in_grid("broadcast_relay_of_3", broadcasts<2>, 3, 2, kPacketsOfAll, 0xfffffffe),
     in_grid("reduce_push_1", sums<2>, 2, 1, Algorithm::push, 2),
     in_grid("reduce_push", sums<3>, 2, 2, Algorithm::push, 0xffffffff),
@@ -307,6 +314,7 @@ constexpr oxshmem_explore_program kPrograms[] = {
     in_grid("reduce_one_shot", sums<3>, 2, 2, Algorithm::one_shot, 2),
     in_grid("fcollect_push", gathers<3>, 2, 2, Algorithm::push, 0xfffffffe),
     early(in_grid("fcollect_push_early", gathers<3>, 2, 2, Algorithm::push, 3)),
+    in_grid("broadcast_push_of_3", broadcasts<2>, 3, 2, Algorithm::push, 3),
     in_grid("reduce_in_two_grid", sums_in_two<grid_scope, 3>, 2, 2, Algorithm::push, 2),
     in_grid("reduce_in_two", sums_in_two<thread_scope, 3>, 2, 1, Algorithm::push, 0xfffffffe),
     posting("quiet", quiet_of_all, 2, 2, 40000),
@@ -332,7 +340,8 @@ constexpr oxshmem_explore_program kPrograms[] = {
     failing(in_grid("aborted_push_3", aborted<false>, 2, 3, Algorithm::push, 0xffffffff)),
     failing(in_grid("aborted_packets", aborted<false>, 2, 2, kPacketsOfAll, 4)),
     failing(in_grid("aborted_packets_3", aborted<false>, 2, 3, kPacketsOfAll, 4)),
-    failing(in_grid("aborted_relay_of_3", aborted_broadcast, 3, 2, kPacketsOfAll, 4)),
+    failing(in_grid("aborted_relay_of_3", aborted_relay<false>, 3, 2, kPacketsOfAll, 4)),
+    failing(in_grid("aborted_reduce_relay_of_3", aborted_relay<true>, 3, 2, kPacketsOfAll, 4)),
     failing(in_grid("aborted_in_two", aborted<true>, 2, 2, Algorithm::push, 4)),
     failing(in_grid("aborted_in_two_3", aborted<true>, 2, 3, Algorithm::push, 4)),
     failing(in_grid("aborted_twice", aborted_twice, 1, 3, Algorithm::push, 4)),

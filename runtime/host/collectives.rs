@@ -16,7 +16,7 @@ use crate::heap::error::HeapError;
 use crate::pe::Pe;
 use crate::profile::host::{Operation, Subject};
 use crate::slice::SymmetricView;
-use crate::team::choice::{Plan, Size};
+use crate::team::choice::{BLOCKS_THREADS, Plan, Size};
 use crate::team::{Team, TeamError};
 
 mod sealed {
@@ -82,8 +82,6 @@ pub(super) struct Launch {
     args: Args,
 }
 
-/// Most threads of a block that is one of several: the bound of their kernel.
-const BLOCKS_THREADS: u32 = 512;
 /// The most threads of a block that handles few bytes.
 const FEW_THREADS: u32 = 256;
 /// The most bytes of such a block, if it sends packets.

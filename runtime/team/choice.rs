@@ -287,6 +287,8 @@ pub(crate) enum Plan {
     Copies,
 }
 
+/// The most threads of a block that is one of several: the bound of their kernel.
+pub(crate) const BLOCKS_THREADS: u32 = 512;
 /// Bytes that are worth a block of those that share a collective.
 const BYTES_PER_BLOCK: u64 = 8 * KIB;
 /// The same of those that share a collective in levels: each has messages of its own.
@@ -301,9 +303,9 @@ const PIECE: u64 = 16;
 /// From how many bytes on a broadcast is long, between two members and between more, and the most
 /// blocks that share it then. The others load from the root, and more blocks get less through:
 /// between two H100s 256 MiB take 743 us with 16 blocks, 795 with 64, and 16 MiB take as long with
-/// either; between four 128 MiB take 408 us with 16 and 447 with 64, and 2 MiB 15.8 and 15.0.
-const LONG_BROADCAST: [u64; 2] = [16 << 20, 4 << 20];
-const LONG_BROADCAST_BLOCKS: u32 = 16;
+/// either.
+const LONG_BROADCAST: [u64; 2] = [16 << 20, abi::LONG_BROADCAST];
+const LONG_BROADCAST_BLOCKS: u32 = abi::LONG_BROADCAST_LANES / BLOCKS_THREADS;
 /// From this many bytes on, of those that one member sends, members with devices of their own leave
 /// an fcollect or an alltoall, and two members a broadcast, to copy engines, which get more through
 /// a link than multiprocessors. H200s, in us, multiprocessors in parentheses: between two a

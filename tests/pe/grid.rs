@@ -118,6 +118,22 @@ pub fn collectives(args: &[String]) -> Outcome {
     bench.rig.finish()
 }
 
+/// Broadcasts and reductions that members pass on in packets, in grids that have room for them. The
+/// heap has to be so large that 64 blocks share a collective.
+pub fn relays(_: &[String]) -> Outcome {
+    let bench = Bench::new()?;
+    let way = bench.world(SCOPE, Algorithm::Push, false);
+    let least = abi::RELAYED_FROM / (way.n - 1) + 1;
+    for bytes in [least, least + 20_000] {
+        let mut cases: Vec<_> = (0..way.n).map(|root| way.broadcast(bytes + root, root, root % 2 == 0)).collect();
+        let n = bytes.div_ceil(size_of::<f32>() as u64);
+        cases.push(way.reduce(Type::Float32, ReduceOp::Sum, n, false));
+        cases.push(way.reduce(Type::Int32, ReduceOp::Max, n + 1, true));
+        bench.run_in_grid(way, Shape { blocks: 64, threads: 32, chosen: false }, cases)?;
+    }
+    bench.rig.finish()
+}
+
 /// put and get of all lengths and alignments, their forms, the names of all types, and quiet; and
 /// collectives that are begun by one call and ended by another.
 pub fn transfers(_: &[String]) -> Outcome {

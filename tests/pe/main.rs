@@ -107,6 +107,7 @@ const CASES: &[Case] = &[
     ("hca_rounds", hca::rounds),
     ("host_atomics", host::atomics),
     ("grid_collectives", grid::collectives),
+    ("grid_relays", grid::relays),
     ("grid_errors", grid::errors),
     ("grid_transfers", grid::transfers),
     ("float_sums", float_sums::float_sums),

@@ -469,19 +469,19 @@ constexpr uint32_t kChoices = 3; // in ascending order; beyond the last, push
 // in 8.6 by shares. Between two H100s 2 MiB take 17.5 us by shares and 18.2 one-shot, 128 MiB 431
 // and 437, and 512 MiB 1660 and 1752; 32 MiB take 118 either way.
 //
-// The blocks of a grid that calls push from beyond kGridPackets bytes on, unless it is a broadcast
-// or some of them do not work on the data: 64 blocks on each of two H200s gather 512 KiB in 8.6 us
-// by push and in 9.5 by packets, and broadcast them in 8.2 and 7.7. Where 132 blocks call, of which
-// 72 gather, it is 10.5 and 9.2.
-//
 // Where there are more than two members, packets for all others together are more than kRelayedFrom
 // bytes, and the data is at most kBlocksPackets, members send each other shares, which those pass
-// on: broadcasts, and reductions on streams.
+// on: broadcasts and reductions.
+//
+// From kLongBroadcast bytes on, a broadcast to several is long: kLongBroadcastLanes threads of each
+// member read it from the root, since more get less through. Between four H100s 128 MiB take 408 us
+// with 16 blocks of 512 threads and 447 with 64, and 2 MiB 15.8 and 15.0.
 constexpr uint64_t kBlocksPackets = 524288;
-constexpr uint64_t kGridPackets = 262144;
 constexpr uint64_t kRelayedFrom = 524288;
 constexpr uint64_t kSharedFrom = 2097152;
 constexpr uint32_t kSharedBy = 64;
+constexpr uint64_t kLongBroadcast = 4194304;
+constexpr uint32_t kLongBroadcastLanes = 8192;
 
 // The workspace of a team, at the same offset in every member's heap:
 //   uint64_t rounds[2][kRounds]                 headers of a meeting by dissemination

@@ -80,8 +80,8 @@ OXSHMEM_DEVICE int broadcast_named(const TeamName<Scope> &name, void *dst, const
         };
         return exchange<Scope>(session, name, announced, part.bytes, root, load, store) ? 0 : 1;
     }
-    if constexpr (kOpensGrid<Scope> || kByPackets<Scope>) {
-        if (kByPackets<Scope> || algorithm == Algorithm::relay) {
+    if constexpr (kOpensGrid<Scope> || kRelays<Scope>) {
+        if (algorithm == Algorithm::relay) {
             return relay_broadcast<Scope>(session, name, announced, dst, src, bytes, root) ? 0 : 1;
         }
     }
@@ -461,7 +461,7 @@ OXSHMEM_DEVICE int reduce_named(const TeamName<Scope> &name, void *dst, const vo
         };
         return exchange_combined<Scope>(session, name, announced, part.bytes, combine, load, store) ? 0 : 1;
     }
-    if constexpr (kOpensGrid<Scope>) {
+    if constexpr (kOpensGrid<Scope> || kRelays<Scope>) {
         if (algorithm == Algorithm::relay) {
             return relay_combined<Scope>(session, name, announced, dst, src, bytes, combine) ? 0 : 1;
         }
@@ -505,8 +505,8 @@ struct GridPlan {
     Caller caller;
 };
 
-// From how many bytes to all members together on they pass on a broadcast. The schedule explorer
-// has less.
+// From how many bytes to all members together on they pass on a broadcast or a reduction. The
+// schedule explorer has less.
 #ifndef OXSHMEM_RELAYED_FROM
 #define OXSHMEM_RELAYED_FROM oxshmem::abi::kRelayedFrom
 #endif
@@ -519,17 +519,17 @@ OXSHMEM_DEVICE GridPlan plan_for_grid(const Session &session, Collective collect
     // Requested before the table is looked at, so that they are on their way together with it.
     const uint32_t chosen = port::read(&team_row(team.handle).chosen);
     const uint64_t share = port::read(&team_row(team.handle).block_share);
-    const Algorithm algorithm = choose<block_scope>(session, collective, bytes, 0, Caller::block);
+    const Algorithm algorithm = choose<block_scope>(session, collective, bytes, 1, Caller::block);
     const uint32_t blocks = sharing_blocks();
     if (!team.one_round || blocks == 1 || bytes == 0 || algorithm == Algorithm::packets || algorithm == Algorithm::tree) {
         return {false, Caller::block};
     }
     const bool is_free = (chosen >> static_cast<uint32_t>(collective) & 1) == 0;
     const uint64_t room = share / 2 * static_cast<uint64_t>(blocks);
-    const bool sends_more = collective == Collective::broadcast || port::grid_blocks() > blocks;
-    const uint64_t most = least(room, sends_more ? abi::kBlocksPackets : abi::kGridPackets);
-    if (is_free && collective == Collective::broadcast && team.n > 2 && bytes <= abi::kBlocksPackets &&
-        times(bytes, team.n - 1) > kRelayedFrom && pieces_of(bytes) <= times(room / kPiece, team.n - 1)) {
+    const uint64_t most = least(room, abi::kBlocksPackets);
+    const int shares = collective == Collective::broadcast ? team.n - 1 : collective == Collective::reduce ? team.n : 0;
+    if (is_free && team.n > 2 && bytes <= abi::kBlocksPackets && times(bytes, team.n - 1) > kRelayedFrom &&
+        pieces_of(bytes) <= times(room / kPiece, shares)) {
         return {true, Caller::relay};
     }
     if (is_free && bytes <= most && collective != Collective::alltoalls) {
@@ -570,7 +570,10 @@ template <class Scope> OXSHMEM_DEVICE int broadcast_in(int handle, void *dst, co
         return by_grid(
             handle, Op::broadcast, Collective::broadcast, bytes,
             [&](Caller caller) { return broadcast_bytes<blocks_scope>(handle, dst, src, bytes, root, caller); },
-            [&](Caller caller) { return broadcast_bytes<packet_blocks>(handle, dst, src, bytes, root, caller); },
+            [&](Caller caller) {
+                return caller == Caller::relay ? broadcast_bytes<relay_blocks>(handle, dst, src, bytes, root, caller)
+                                               : broadcast_bytes<packet_blocks>(handle, dst, src, bytes, root, caller);
+            },
             [&] { return broadcast_bytes<block_scope>(handle, dst, src, bytes, root); });
     } else {
         return broadcast_bytes<Scope>(handle, dst, src, bytes, root);
@@ -651,7 +654,10 @@ OXSHMEM_DEVICE int reduce_in(int handle, void *dst, const void *src, uint64_t n,
             handle, to_all ? Op::reduce : Op::reducescatter, to_all ? Collective::reduce : Collective::reducescatter,
             defined ? times(n, static_cast<int>(element_bytes(combine.type()))) : 0,
             [&](Caller caller) { return reduce_elements<blocks_scope>(handle, dst, src, n, to_all, combine, caller); },
-            [&](Caller) { return reduce_elements<packet_blocks>(handle, dst, src, n, to_all, combine, Caller::packets); },
+            [&](Caller caller) {
+                return caller == Caller::relay ? reduce_elements<relay_blocks>(handle, dst, src, n, to_all, combine, caller)
+                                               : reduce_elements<packet_blocks>(handle, dst, src, n, to_all, combine, caller);
+            },
             [&] { return reduce_elements<block_scope>(handle, dst, src, n, to_all, combine); });
     } else {
         return reduce_elements<Scope>(handle, dst, src, n, to_all, combine);

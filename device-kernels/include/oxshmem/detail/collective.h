@@ -210,7 +210,7 @@ template <class Scope> OXSHMEM_DEVICE Part part_of(uint64_t bytes) {
 template <class Scope>
 OXSHMEM_DEVICE Algorithm choose(const Session &session, Collective collective, uint64_t bytes, int parts, Caller caller) {
     if constexpr (kByPackets<Scope>) {
-        return collective == Collective::broadcast && caller == Caller::relay ? Algorithm::relay : Algorithm::packets;
+        return kRelays<Scope> ? Algorithm::relay : Algorithm::packets;
     } else if constexpr (kInGrid<Scope>) {
         return caller == Caller::one_shot ? Algorithm::one_shot : Algorithm::push;
     } else if constexpr (kSeveralBlocks<Scope>) {

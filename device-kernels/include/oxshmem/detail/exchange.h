@@ -377,10 +377,25 @@ OXSHMEM_DEVICE bool receive_combined(const Session &session, uint32_t announced,
     const TeamView &team = session.team;
     const uint64_t places = own_packets<Scope>(team);
     Accumulator<Combine> sum;
+    // Lanes of a grid keep this member's piece while they look for those of others. A single block
+    // would have to keep something else in memory for it.
+    vec16 own{};
+    uint32_t own_item = ~0u;
+    const auto load_own = [&](uint32_t item) {
+        const uint32_t offset = item * kPiece;
+        if (!kSeveralBlocks<Scope>) {
+            return load(team.me, offset, bytes - offset);
+        }
+        if (item != own_item) {
+            own = load(team.me, offset, bytes - offset);
+            own_item = item;
+        }
+        return own;
+    };
     const auto look = [&](uint32_t item, int &missing) {
         const uint32_t offset = item * kPiece;
         for (int first = 0; first < team.n; first += static_cast<int>(kMembers)) {
-            constexpr uint32_t kLooks = kLooksAtOnce<Scope, kMembers>;
+            constexpr uint32_t kLooks = kSeveralBlocks<Scope> ? kMembers : 1;
             vec16 values[kMembers] = {};
             bool all = true;
             OXSHMEM_UNROLL
@@ -399,7 +414,7 @@ OXSHMEM_DEVICE bool receive_combined(const Session &session, uint32_t announced,
                     const int sender = first + static_cast<int>(begin + k);
                     vec16 &value = values[begin + k];
                     if (sender == team.me) {
-                        value = load(sender, offset, bytes - offset);
+                        value = load_own(item);
                     } else if (sender < team.n && !have_arrived(team, packets[k], bytes - offset, value)) {
                         missing = sender;
                         all = false;
@@ -434,13 +449,13 @@ OXSHMEM_DEVICE bool exchange_combined(Session &session, const TeamName<Scope> &n
     if (!settle_and_send<Scope>(session, name, true, bytes, load)) {
         return false;
     }
-    if constexpr (kOpensGrid<Scope>) {
+    if constexpr (kSeveralBlocks<Scope>) {
         if (session.team.n == 2) {
-            return receive_combined<Scope, 2>(session, announced, bytes, combine, load, store);
+            return leave_exchange<Scope>(session, receive_combined<Scope, 2>(session, announced, bytes, combine, load, store));
         }
     }
-    constexpr uint32_t kMembers = kByPackets<Scope> ? 2 : kPiecesAtOnce;
-    return leave_exchange<Scope>(session, receive_combined<Scope, kMembers>(session, announced, bytes, combine, load, store));
+    const bool good = receive_combined<Scope, kPiecesAtOnce>(session, announced, bytes, combine, load, store);
+    return leave_exchange<Scope>(session, good);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------------
@@ -523,7 +538,6 @@ OXSHMEM_DEVICE bool receive_passed(const Session &session, const Relay &relay, v
 template <class Scope, class Combine>
 OXSHMEM_DEVICE bool relay_combined(Session &session, const TeamName<Scope> &name, uint32_t announced, void *dst,
                                    const void *src, uint64_t bytes, const Combine &combine) {
-    static_assert(!kByPackets<Scope>, "leaves no exchange");
     const TeamView &team = session.team;
     const Relay relay = relay_of<Scope>(team, name, bytes, team.n);
     const auto load = [&](int member, uint32_t offset, uint64_t) { return relay.load(src, member, offset); };
@@ -535,8 +549,10 @@ OXSHMEM_DEVICE bool relay_combined(Session &session, const TeamName<Scope> &name
         pass_piece<Scope>(session, relay, offset, value, static_cast<uint32_t>(left), team.me);
         relay.store(dst, team.me, offset, value);
     };
-    return receive_combined<Scope, kPiecesAtOnce>(session, announced, relay.length(team.me), combine, own, store) &&
-           receive_passed<Scope>(session, relay, dst, team.me, [](int member) { return member; });
+    const bool good = have_all_received<Scope>(
+        receive_combined<Scope, kPiecesAtOnce>(session, announced, relay.length(team.me), combine, own, store));
+    return leave_exchange<Scope>(
+        session, good && receive_passed<Scope>(session, relay, dst, team.me, [](int member) { return member; }));
 }
 
 // A broadcast: the root sends each other member a share, which the member passes on to the others.

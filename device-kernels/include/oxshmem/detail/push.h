@@ -453,6 +453,15 @@ OXSHMEM_DEVICE bool far_broadcast(const Session &session, void *dst, const void 
     return true;
 }
 
+// From how many bytes on only some threads of a grid read a broadcast from the root, and how many.
+// The schedule explorer has less.
+#ifndef OXSHMEM_LONG_BROADCAST
+#define OXSHMEM_LONG_BROADCAST oxshmem::abi::kLongBroadcast
+#define OXSHMEM_LONG_BROADCAST_LANES oxshmem::abi::kLongBroadcastLanes
+#endif
+constexpr uint64_t kLongBroadcast = OXSHMEM_LONG_BROADCAST;
+constexpr uint32_t kLongBroadcastLanes = OXSHMEM_LONG_BROADCAST_LANES;
+
 // Reads a member's share of the root's data, and stores it to all members but the root.
 template <class Scope>
 OXSHMEM_DEVICE void pass_on(const Session &session, void *dst, const void *src, uint64_t bytes, int root) {
@@ -468,7 +477,9 @@ OXSHMEM_DEVICE void pass_on(const Session &session, void *dst, const void *src, 
             // What comes next is requested before what has come is stored, so that loads and stores
             // go on side by side.
             constexpr uint32_t kInFlight = 2;
-            const uint64_t step = static_cast<uint64_t>(Scope::size()) * kPiece;
+            const bool is_long = kInGrid<Scope> && bytes >= kLongBroadcast;
+            const uint64_t lanes = is_long ? least(Scope::size(), kLongBroadcastLanes) : Scope::size();
+            const uint64_t step = lanes * kPiece;
             done = length / kPiece * kPiece;
             const auto request = [&](vec16(&values)[kInFlight], uint64_t first) {
                 OXSHMEM_UNROLL
@@ -479,7 +490,7 @@ OXSHMEM_DEVICE void pass_on(const Session &session, void *dst, const void *src, 
                 }
             };
             vec16 values[kInFlight] = {}, next[kInFlight] = {};
-            uint64_t first = Scope::rank() * kPiece;
+            uint64_t first = Scope::rank() < lanes ? Scope::rank() * kPiece : done;
             request(values, first);
             for (; first < done; first += step * kInFlight) {
                 request(next, first + step * kInFlight);

@@ -90,6 +90,10 @@ struct blocks_scope {
 // functions of its own, because what calls others between the meetings keeps registers in memory.
 struct packet_blocks : blocks_scope {};
 
+// The same where members pass on what they receive: the others have fewer instructions and
+// registers without that.
+struct relay_blocks : packet_blocks {};
+
 // The same in a team of several nodes, where blocks meet by messages (detail/levels.h).
 struct levels_scope : blocks_scope {};
 
@@ -104,6 +108,7 @@ template <> inline constexpr bool kOpensGrid<opening_blocks> = true;
 template <class Scope> struct meeting_of { using type = Scope; };
 template <> struct meeting_of<blocks_scope> { using type = block_scope; };
 template <> struct meeting_of<packet_blocks> { using type = block_scope; };
+template <> struct meeting_of<relay_blocks> { using type = block_scope; };
 template <> struct meeting_of<opening_blocks> { using type = block_scope; };
 template <> struct meeting_of<levels_scope> { using type = block_scope; };
 template <class Scope> using Meeting = typename meeting_of<Scope>::type;
@@ -111,14 +116,19 @@ template <class Scope> using Meeting = typename meeting_of<Scope>::type;
 template <class Scope> constexpr bool kSeveralBlocks = false;
 template <> inline constexpr bool kSeveralBlocks<blocks_scope> = true;
 template <> inline constexpr bool kSeveralBlocks<packet_blocks> = true;
+template <> inline constexpr bool kSeveralBlocks<relay_blocks> = true;
 template <> inline constexpr bool kSeveralBlocks<opening_blocks> = true;
 template <> inline constexpr bool kSeveralBlocks<levels_scope> = true;
 
-// Whether the blocks meet all blocks of all members, and whether they send packets.
+// Whether the blocks meet all blocks of all members, whether they send packets, and whether they
+// pass them on.
 template <class Scope> constexpr bool kInGrid = false;
 template <> inline constexpr bool kInGrid<blocks_scope> = true;
 template <class Scope> constexpr bool kByPackets = false;
 template <> inline constexpr bool kByPackets<packet_blocks> = true;
+template <> inline constexpr bool kByPackets<relay_blocks> = true;
+template <class Scope> constexpr bool kRelays = false;
+template <> inline constexpr bool kRelays<relay_blocks> = true;
 
 template <class Scope> constexpr bool kByLevels = false;
 template <> inline constexpr bool kByLevels<levels_scope> = true;
