@@ -11,7 +11,7 @@ use super::issuer::sealed::Issuer;
 use super::transfer::THREADS;
 use crate::Result;
 use crate::abi::{Algorithm, Call, ReduceOp, Type};
-use crate::device::LaunchConfig;
+use crate::device::{self, LaunchConfig};
 use crate::heap::error::HeapError;
 use crate::pe::Pe;
 use crate::profile::host::{Operation, Subject};
@@ -130,6 +130,15 @@ pub(super) fn checked(
     }
 }
 
+/// Returns the stream that a collective is put on. One that is waited for is not begun in a job
+/// that has failed: a PE that has not heard of that yet would blame this one for the call.
+fn stream_of<I: Issuer + ?Sized>(issuer: &I) -> Result<&device::Stream> {
+    if I::WAITS {
+        issuer.issuing_pe().check_job()?;
+    }
+    issuer.issuing_stream()
+}
+
 /// Queues a meeting of the members of a team, [`Call::Sync`] or [`Call::Barrier`], which is a
 /// kernel of its own: that of the other collectives needs a larger stack.
 pub(super) fn meet<I: Issuer + ?Sized>(issuer: &I, team: &Team, call: Call) -> Result<()> {
@@ -140,7 +149,7 @@ pub(super) fn meet<I: Issuer + ?Sized>(issuer: &I, team: &Team, call: Call) -> R
         own.check_call(|| format!("{} of team {handle}", operation(call as u32).name()))?;
     }
     let _call = begins(issuer, operation(call as u32), Subject::Team(handle), 0);
-    let stream = issuer.issuing_stream()?;
+    let stream = stream_of(issuer)?;
     let by_network = known.one_round == 0 || (call == Call::Barrier && own.network().is_some());
     if by_network {
         let kernel = if call == Call::Sync { "oxshmem_host_sync" } else { "oxshmem_host_barrier" };
@@ -168,7 +177,7 @@ pub(super) fn queue<I: Issuer + ?Sized>(issuer: &I, team: &Team, call: impl FnOn
         })?;
     }
     let _call = begins(issuer, operation(args.0), Subject::Team(handle), bytes);
-    let stream = issuer.issuing_stream()?;
+    let stream = stream_of(issuer)?;
     let threads_of = |blocks: u32, total: u64, few: u64| {
         let each = total / u64::from(blocks);
         let most = if each <= few { FEW_THREADS } else { BLOCKS_THREADS };

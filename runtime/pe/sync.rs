@@ -76,6 +76,15 @@ impl Pe {
         self.wait(Wait::Own)
     }
 
+    /// Returns the failure of the job as an error, if it has failed as far as this PE knows. The
+    /// dump of it is made before, since the program may end then.
+    pub(crate) fn check_job(&self) -> Result<()> {
+        self.bootstrap.failure().map_or(Ok(()), |failure| {
+            self.watched.settle_failure();
+            Err(BootstrapError::Failed(failure).into())
+        })
+    }
+
     pub(super) fn wait(&self, wait: Wait<'_>) -> Result<()> {
         let mut report = [0; REPORT_BYTES];
         let _call = self.profile.begins(Operation::Wait, Subject::Own, 0);
@@ -101,10 +110,7 @@ impl Pe {
         if let Some(fault) = fault.as_ref().filter(|fault| fault.ends_waits()) {
             board.failed(fault);
         }
-        if let Some(failure) = self.bootstrap.failure() {
-            self.watched.settle_failure();
-            return Err(BootstrapError::Failed(failure).into());
-        }
+        self.check_job()?;
         ended.map_err(|error| self.located(error))?;
         if let Some(error) = self.network.as_ref().and_then(Network::dead) {
             // This PE reaches no other any more, and no other reaches it.
