@@ -4,6 +4,9 @@
 // for. `kPrograms` is the module's table of programs.
 #pragma once
 
+#include <cstdio>
+#include <cstdlib>
+
 #include "program.h"
 
 const oxshmem_explore_hooks *oxshmem_explore_calls;
@@ -70,6 +73,12 @@ struct Layout {
         const uint32_t depth = 1u << program.depth_log2, slots = 1u << program.landing_log2;
         qp.wq = take("queue", kKindQueue, queue_owner, 64, depth);
         qp.stamps = take("stamps", kKindStamps, pe, 4, depth);
+        // Each lane of a warp reads four stamps at once, and lanes that only a wider warp would
+        // have find all of theirs (ready_prefix_by_warp).
+        if (program.lanes > 1 && depth != 4) {
+            std::fprintf(stderr, "program %s: queues that warps post to have 4 blocks, not %u\n", program.name, depth);
+            std::abort();
+        }
         // Each lies in a line of its own, as in the product.
         if (program.without_record == 0) {
             qp.dbr = take("doorbell record", kKindRecord, queue_owner, 8);

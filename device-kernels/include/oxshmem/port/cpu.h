@@ -312,6 +312,10 @@ template <order O, reach R> inline pair64 load_pair(const uint64_t *p) {
     return {load<O, R>(p), load<O, R>(p + 1)};
 }
 
+template <order O, reach R> inline vec16 load_four(const uint32_t *p) {
+    return {load<O, R>(p), load<O, R>(p + 1), load<O, R>(p + 2), load<O, R>(p + 3)};
+}
+
 inline void store_pair(uint64_t *p, uint64_t first, uint64_t second) {
     store<order::relaxed, reach::system>(p, first);
     store<order::relaxed, reach::system>(p + 1, second);

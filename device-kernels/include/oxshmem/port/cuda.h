@@ -380,6 +380,17 @@ template <order O, reach R> OXSHMEM_DEVICE pair64 load_pair(const uint64_t *p) {
     return v;
 }
 
+template <order O, reach R> OXSHMEM_DEVICE vec16 load_four(const uint32_t *p) {
+    static_assert(R == reach::device && O == order::relaxed);
+    const uint64_t at = detail::operand<R>(p);
+    vec16 v;
+    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(at)
+                 : "memory");
+    return v;
+}
+
 OXSHMEM_DEVICE void store_pair(uint64_t *p, uint64_t first, uint64_t second) {
     asm volatile("st.relaxed.sys.v2.u64 [%0], {%1, %2};" ::"l"(p), "l"(first), "l"(second) : "memory");
 }

@@ -37,6 +37,8 @@
 //       cache next to the thread.
 //   load_pair<order, reach>(const uint64_t *) -> pair64 { first, second }
 //       Two loads of adjacent words, aligned to 16 bytes, as one access: of system reach, or relaxed and of device reach.
+//   load_four<order, reach>(const uint32_t *) -> vec16
+//       Likewise four loads of adjacent words, aligned to 16 bytes; relaxed and of device reach.
 //   store_pair(uint64_t *p, uint64_t first, uint64_t second)
 //       Two relaxed stores of system reach, to p[0] and p[1], in any order; p is aligned to 16 bytes.
 //   forget(T &value)

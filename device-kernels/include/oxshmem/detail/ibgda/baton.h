@@ -22,6 +22,10 @@ OXSHMEM_DEVICE bool is_early(uint64_t gate) {
 // doorbell covers all blocks of a lane or none, so it never ends in the middle of a WQE.
 using abi::kStampLapBits;
 
+OXSHMEM_DEVICE uint32_t lap_in(uint32_t stamp) {
+    return stamp & ((1u << kStampLapBits) - 1);
+}
+
 // Where the stamps of a QP are.
 struct StampArray {
     uint64_t base;
@@ -30,9 +34,7 @@ struct StampArray {
     OXSHMEM_DEVICE uint32_t lap_of(uint64_t index) const {
         return (low(index >> depth_log2) + 1) & ((1u << kStampLapBits) - 1);
     }
-    OXSHMEM_DEVICE bool is_of_lap(uint64_t index, uint32_t stamp) const {
-        return (stamp & ((1u << kStampLapBits) - 1)) == lap_of(index);
-    }
+    OXSHMEM_DEVICE bool is_of_lap(uint64_t index, uint32_t stamp) const { return lap_in(stamp) == lap_of(index); }
     OXSHMEM_DEVICE uint32_t *at(uint64_t index) const { return as<uint32_t>(base) + (index & ((1ull << depth_log2) - 1)); }
 };
 
@@ -55,44 +57,81 @@ struct Ringers {
     }
 };
 
-// The end of the stamped prefix that begins at `from`. Whole warps scan with all lanes, four stamps
-// a lane and pass.
-OXSHMEM_DEVICE uint64_t stamped_prefix(const StampArray &stamps, Ringers ringers, uint64_t from) {
-    const uint64_t limit = from + (1ull << stamps.depth_log2);
-    if (!ringers.together) {
-        while (from < limit && stamps.is_of_lap(from, port::load<order::relaxed, reach::device>(stamps.at(from)))) {
-            ++from;
+// Returns the end of the ready prefix that ends at `end` or before: without the blocks of a lane
+// that has not stamped all of its own. `last`: the stamp of the block before `end`.
+OXSHMEM_DEVICE uint64_t whole_prefix(const StampArray &stamps, uint64_t from, uint64_t end, uint32_t last) {
+    while (last >> kStampLapBits != 0) {
+        --end;
+        if (end == from) {
+            return from;
         }
-        return from;
+        last = port::load<order::relaxed, reach::device>(stamps.at(end - 1));
     }
-    constexpr uint32_t kEach = 4;
-    while (from < limit) {
-        const uint64_t mine = from + ringers.lane() * kEach;
-        uint32_t found[kEach];
-        OXSHMEM_UNROLL
-        for (uint32_t i = 0; i < kEach; ++i) {
-            found[i] = port::load<order::relaxed, reach::device>(stamps.at(mine + i));
-        }
-        uint32_t ready = 0; // of the four blocks of this lane, in order
-        while (ready < kEach && stamps.is_of_lap(mine + ready, found[ready])) {
-            ++ready;
-        }
-        const uint32_t stopped = ~port::ballot(port::kWholeWarp, ready == kEach);
-        if (stopped == 0) {
-            from += 32 * kEach;
-            continue;
-        }
-        const uint32_t stop = port::lowest_bit(stopped);
-        return from + stop * kEach + port::shfl(port::kWholeWarp, ready, stop);
-    }
-    return from;
+    return end;
 }
 
-// The same without the blocks of a lane that has not stamped all of its own.
+// Returns which of four stamps, of blocks from `first` on, are not of their lap, a bit for each. A
+// block before `from` has been rung for, by a group that need not have stamped it, so its stamp is
+// never missing.
+OXSHMEM_DEVICE uint32_t missing_stamps(const StampArray &stamps, const port::vec16 &found, uint64_t first, uint64_t from) {
+    const uint32_t lap = stamps.lap_of(first); // of all four
+    const uint32_t before = from > first ? low(from - first) : 0;
+    const uint32_t missing = (lap_in(found.x) != lap ? 1u : 0u) | (lap_in(found.y) != lap ? 2u : 0u) |
+                             (lap_in(found.z) != lap ? 4u : 0u) | (lap_in(found.w) != lap ? 8u : 0u);
+    return missing & ~0u << before;
+}
+
+// Returns what ready_prefix does, by a whole warp with all lanes. Each lane looks at four stamps by
+// one load, and at `kRows` times as many before it sees the first.
+OXSHMEM_DEVICE uint64_t ready_prefix_by_warp(const StampArray &stamps, uint64_t from) {
+    static_assert(abi::kMinDepthLog2 >= 2, "four stamps lie beside each other");
+    constexpr uint32_t kRow = 32 * 4;
+    constexpr uint32_t kRows = 2; // with more, kernels have more than 64 registers
+    const uint64_t limit = from + (1ull << stamps.depth_log2);
+    for (uint64_t pass = from & ~uint64_t{3}; pass < limit; pass += kRows * kRow) {
+        const uint64_t mine = pass + port::lane_id() * 4;
+        port::vec16 rows[kRows];
+        OXSHMEM_UNROLL
+        for (uint32_t row = 0; row < kRows; ++row) {
+            rows[row] = port::load_four<order::relaxed, reach::device>(stamps.at(mine + row * kRow));
+        }
+        OXSHMEM_UNROLL
+        for (uint32_t row = 0; row < kRows; ++row) {
+            const port::vec16 &found = rows[row];
+            const uint32_t missing = missing_stamps(stamps, found, mine + row * kRow, from);
+            const uint32_t stopped = ~port::ballot(port::kWholeWarp, missing == 0);
+            if (stopped != 0) {
+                const uint32_t stop = port::lowest_bit(stopped);
+                const uint32_t ready = stop * 4 + port::shfl(port::kWholeWarp, port::lowest_bit(missing | 16), stop);
+                const uint64_t end = pass + row * kRow + ready;
+                if (end <= from) {
+                    return from;
+                }
+                const uint32_t at = ready - 1;
+                const uint32_t word = at % 4 == 0 ? found.x : at % 4 == 1 ? found.y : at % 4 == 2 ? found.z : found.w;
+                const uint32_t last = ready != 0 ? port::shfl(port::kWholeWarp, word, at / 4)
+                                                 : port::load<order::relaxed, reach::device>(stamps.at(end - 1));
+                return whole_prefix(stamps, from, end, last);
+            }
+        }
+    }
+    return limit;
+}
+
+// Returns the end of the ready prefix that begins at `from`: of the stamped blocks there, without
+// those of a lane that has not stamped all of its own.
 OXSHMEM_DEVICE uint64_t ready_prefix(const StampArray &stamps, Ringers ringers, uint64_t from) {
-    uint64_t end = stamped_prefix(stamps, ringers, from);
-    while (end != from && port::load<order::relaxed, reach::device>(stamps.at(end - 1)) >> kStampLapBits != 0) {
-        --end;
+    if (ringers.together) {
+        return ready_prefix_by_warp(stamps, from);
+    }
+    const uint64_t limit = from + (1ull << stamps.depth_log2);
+    uint64_t end = from;
+    for (uint64_t next = from; next < limit; ++next) {
+        const uint32_t stamp = port::load<order::relaxed, reach::device>(stamps.at(next));
+        if (!stamps.is_of_lap(next, stamp)) {
+            break;
+        }
+        end = stamp >> kStampLapBits == 0 ? next + 1 : end;
     }
     return end;
 }
