@@ -18,17 +18,30 @@ struct Step {
     int32_t team, root;
     uint32_t type, op;
     uint32_t element;
-    int32_t result; // written: what the call answered
+    int32_t result; // written: what the call returned
     int64_t dst_stride, src_stride;
     uint64_t dst, src, n;
 };
+
+// Calls whose elements or operators the step names by numbers.
+OXSHMEM_DEVICE inner::AlltoallsCall strided(const Step &step) {
+    return {inner::as<void>(step.dst),
+            inner::as<void>(step.src),
+            static_cast<ptrdiff_t>(step.dst_stride),
+            static_cast<ptrdiff_t>(step.src_stride),
+            step.n,
+            step.element};
+}
+template <bool kToAll> OXSHMEM_DEVICE inner::ReduceCall<kToAll, inner::CombineNumbered> reduction(const Step &step) {
+    const inner::CombineNumbered combine{static_cast<abi::Type>(step.type), static_cast<abi::ReduceOp>(step.op)};
+    return {inner::as<void>(step.dst), inner::as<void>(step.src), step.n, combine};
+}
 
 template <class S> OXSHMEM_DEVICE int run(const Step &step) {
     using inner::as;
     void *const dst = as<void>(step.dst);
     const void *const src = as<void>(step.src);
     const size_t bytes = step.n * step.element;
-    const inner::CombineNumbered combine{static_cast<abi::Type>(step.type), static_cast<abi::ReduceOp>(step.op)};
     switch (static_cast<abi::Call>(step.call)) {
     case abi::Call::sync:
         return team_sync(S{}, step.team);
@@ -43,12 +56,11 @@ template <class S> OXSHMEM_DEVICE int run(const Step &step) {
     case abi::Call::alltoall:
         return alltoallmem(S{}, step.team, dst, src, bytes);
     case abi::Call::alltoalls:
-        return inner::alltoalls_in<S>(step.team, dst, src, static_cast<ptrdiff_t>(step.dst_stride),
-                                      static_cast<ptrdiff_t>(step.src_stride), step.n, step.element);
+        return inner::call_in<S>(step.team, strided(step));
     case abi::Call::reduce:
-        return inner::reduce_in<S>(step.team, dst, src, step.n, true, combine);
+        return inner::call_in<S>(step.team, reduction<true>(step));
     case abi::Call::reducescatter:
-        return inner::reduce_in<S>(step.team, dst, src, step.n, false, combine);
+        return inner::call_in<S>(step.team, reduction<false>(step));
     case abi::Call::none:
         break;
     }
@@ -61,11 +73,6 @@ template <class S> OXSHMEM_DEVICE int run_in_two(const Step &step) {
     void *const dst = as<void>(step.dst);
     const void *const src = as<void>(step.src);
     const size_t bytes = step.n * step.element;
-    const inner::CombineNumbered combine{static_cast<abi::Type>(step.type), static_cast<abi::ReduceOp>(step.op)};
-    const auto reduction = [&](abi::Op op, bool to_all) {
-        return inner::begin_in<S>(step.team, op, -1,
-                                  inner::BeginReduction<inner::CombineNumbered>{dst, src, step.n, to_all, combine});
-    };
     switch (static_cast<abi::Call>(step.call)) {
     case abi::Call::broadcast:
         return end(broadcastmem_begin(S{}, step.team, dst, src, bytes, step.root));
@@ -74,13 +81,11 @@ template <class S> OXSHMEM_DEVICE int run_in_two(const Step &step) {
     case abi::Call::alltoall:
         return end(alltoallmem_begin(S{}, step.team, dst, src, bytes));
     case abi::Call::alltoalls:
-        return end(inner::begin_in<S>(step.team, abi::Op::alltoalls, -1,
-                                      inner::BeginStrided{dst, src, static_cast<ptrdiff_t>(step.dst_stride),
-                                                          static_cast<ptrdiff_t>(step.src_stride), step.n, step.element}));
+        return end(inner::begin_in<S>(step.team, strided(step)));
     case abi::Call::reduce:
-        return end(reduction(abi::Op::reduce, true));
+        return end(inner::begin_in<S>(step.team, reduction<true>(step)));
     case abi::Call::reducescatter:
-        return end(reduction(abi::Op::reducescatter, false));
+        return end(inner::begin_in<S>(step.team, reduction<false>(step)));
     default:
         return run<S>(step);
     }

@@ -13,12 +13,14 @@ namespace oxshmem {
 template <class Scope, class Operator, class T>
 OXSHMEM_DEVICE int numbered_reduce(Scope, team_t team, Operator, T *dst, const T *src, size_t n) {
     const detail::Combine<T, Operator::kNumber> combine{};
-    return detail::reduce_in<Scope>(team, dst, src, n, true, detail::CombineNumbered{combine.type(), combine.op()});
+    return detail::call_in<Scope>(
+        team, detail::ReduceCall<true, detail::CombineNumbered>{dst, src, n, {combine.type(), combine.op()}});
 }
 template <class Scope, class Operator, class T>
 OXSHMEM_DEVICE int numbered_reducescatter(Scope, team_t team, Operator, T *dst, const T *src, size_t n) {
     const detail::Combine<T, Operator::kNumber> combine{};
-    return detail::reduce_in<Scope>(team, dst, src, n, false, detail::CombineNumbered{combine.type(), combine.op()});
+    return detail::call_in<Scope>(
+        team, detail::ReduceCall<false, detail::CombineNumbered>{dst, src, n, {combine.type(), combine.op()}});
 }
 } // namespace oxshmem
 

@@ -406,7 +406,7 @@ OXSHMEM_OUTLINE int collect_bytes(int handle, void *dst, const void *src, uint64
         }
         Scope::sync();
         for (int distance = 1; distance < team.n; ++distance) {
-            deliver<Scope>(session, 1, session.member_behind(distance), own, own, sizeof(*own), 1);
+            deliver<Scope>(session, 1, session.team.member_behind(distance), own, own, sizeof(*own), 1);
         }
         if (!await_arrivals<Scope>(session, 1, [](int) { return 1u; }) ||
             !check_collected<Scope>(session, sizes, dst, src, bytes, before, largest)) {
@@ -420,7 +420,7 @@ OXSHMEM_OUTLINE int collect_bytes(int handle, void *dst, const void *src, uint64
         return finish<Scope>(session) ? 0 : 1;
     }
     for (int distance = 1; distance < team.n; ++distance) {
-        deliver<Scope>(session, 0, session.member_behind(distance), to, src, bytes, 1);
+        deliver<Scope>(session, 0, session.team.member_behind(distance), to, src, bytes, 1);
     }
     near_copy<Scope>(to, src, bytes);
     return finish<Scope>(session) ? 0 : 1;
@@ -499,11 +499,86 @@ OXSHMEM_OUTLINE int reduce_elements(int handle, void *dst, const void *src, uint
     return reduce_named<Scope, kBegins>(handle, dst, src, n, to_all, combine, caller, begun);
 }
 
-// How the blocks of a grid carry out a collective: all together, and how; or one for all.
-struct GridPlan {
-    bool together;
-    Caller caller;
+// The collectives that the blocks of a grid can share, with their arguments. `by` calls one in a
+// scope, or begins it. `each` is its data in the measure of abi::Choice, and `size` what a team of
+// `n` members has of it.
+
+struct BroadcastCall {
+    static constexpr Op kOp = Op::broadcast;
+    static constexpr Collective kCollective = Collective::broadcast;
+    static constexpr bool kHasPackets = true, kHasRelay = true; // forms that blocks share
+    void *dst;
+    const void *src;
+    uint64_t bytes;
+    int root;
+    template <class Scope, bool kBegins = false>
+    OXSHMEM_DEVICE int by(int team, Caller caller = kOwn<Scope>, Session *begun = nullptr) const {
+        return broadcast_bytes<Scope, kBegins>(team, dst, src, bytes, root, caller, begun);
+    }
+    OXSHMEM_DEVICE uint64_t each() const { return bytes; }
+    OXSHMEM_DEVICE uint64_t size(int) const { return bytes; }
 };
+
+// alltoall (`kToEach`: a part for each member) and fcollect.
+template <bool kToEach> struct GatherCall {
+    static constexpr Op kOp = kToEach ? Op::alltoall : Op::fcollect;
+    static constexpr Collective kCollective = kToEach ? Collective::alltoall : Collective::fcollect;
+    static constexpr bool kHasPackets = true, kHasRelay = false;
+    void *dst;
+    const void *src;
+    uint64_t bytes;
+    template <class Scope, bool kBegins = false>
+    OXSHMEM_DEVICE int by(int team, Caller caller = kOwn<Scope>, Session *begun = nullptr) const {
+        if constexpr (kToEach) {
+            return alltoall_bytes<Scope, kBegins>(team, dst, src, bytes, caller, begun);
+        } else {
+            return fcollect_bytes<Scope, kBegins>(team, dst, src, bytes, caller, begun);
+        }
+    }
+    OXSHMEM_DEVICE uint64_t each() const { return bytes; }
+    OXSHMEM_DEVICE uint64_t size(int n) const { return times(bytes, n); }
+};
+
+struct AlltoallsCall {
+    static constexpr Op kOp = Op::alltoalls;
+    static constexpr Collective kCollective = Collective::alltoalls;
+    static constexpr bool kHasPackets = false, kHasRelay = false;
+    void *dst;
+    const void *src;
+    ptrdiff_t dst_stride, src_stride;
+    uint64_t n;
+    uint32_t element;
+    template <class Scope, bool kBegins = false>
+    OXSHMEM_DEVICE int by(int team, Caller caller = kOwn<Scope>, Session *begun = nullptr) const {
+        return alltoalls_bytes<Scope, kBegins>(team, dst, src, dst_stride, src_stride, n, element, caller, begun);
+    }
+    OXSHMEM_DEVICE uint64_t each() const { return times(n, static_cast<int>(element)); }
+    OXSHMEM_DEVICE uint64_t size(int members) const { return times(each(), members); }
+};
+
+// reduce (`kToAll`) and reducescatter.
+template <bool kToAll, class Combine> struct ReduceCall {
+    static constexpr Op kOp = kToAll ? Op::reduce : Op::reducescatter;
+    static constexpr Collective kCollective = kToAll ? Collective::reduce : Collective::reducescatter;
+    static constexpr bool kHasPackets = true, kHasRelay = true;
+    void *dst;
+    const void *src;
+    uint64_t n;
+    Combine combine;
+    template <class Scope, bool kBegins = false>
+    OXSHMEM_DEVICE int by(int team, Caller caller = kOwn<Scope>, Session *begun = nullptr) const {
+        return reduce_elements<Scope, kBegins>(team, dst, src, n, kToAll, combine, caller, begun);
+    }
+    OXSHMEM_DEVICE uint64_t each() const {
+        const bool defined = is_reduction(combine.type(), combine.op());
+        return defined ? times(n, static_cast<int>(element_bytes(combine.type()))) : 0;
+    }
+    OXSHMEM_DEVICE uint64_t size(int members) const { return kToAll ? each() : times(each(), members); }
+};
+
+// How the blocks of a grid carry out a collective: one does it for all, or they share it in one of
+// several forms.
+enum class GridForm : uint32_t { by_one_block, push, one_shot, packets, relay };
 
 // From how many bytes to all members together on they pass on a broadcast or a reduction. The
 // schedule explorer has less.
@@ -512,9 +587,10 @@ struct GridPlan {
 #endif
 constexpr uint64_t kRelayedFrom = OXSHMEM_RELAYED_FROM;
 
-// Chooses that by `bytes`, in the measure of abi::Choice. All blocks choose the same. As for the
-// host's kernels, what the user has chosen goes before (Chooser::plan in runtime/team/choice.rs).
-OXSHMEM_DEVICE GridPlan plan_for_grid(const Session &session, Collective collective, uint64_t bytes) {
+// Chooses the form by `bytes`, in the measure of abi::Choice. All blocks choose the same. As for
+// the host's kernels, what the user has chosen goes before (Chooser::plan in
+// runtime/team/choice.rs).
+OXSHMEM_DEVICE GridForm form_for_grid(const Session &session, Collective collective, uint64_t bytes) {
     const TeamView &team = session.team;
     // Requested before the table is looked at, so that they are on their way together with it.
     const uint32_t chosen = port::read(&team_row(team.handle).chosen);
@@ -522,7 +598,7 @@ OXSHMEM_DEVICE GridPlan plan_for_grid(const Session &session, Collective collect
     const Algorithm algorithm = choose<block_scope>(session, collective, bytes, 1, Caller::block);
     const uint32_t blocks = sharing_blocks();
     if (!team.one_round || blocks == 1 || bytes == 0 || algorithm == Algorithm::packets || algorithm == Algorithm::tree) {
-        return {false, Caller::block};
+        return GridForm::by_one_block;
     }
     const bool is_free = (chosen >> static_cast<uint32_t>(collective) & 1) == 0;
     const uint64_t room = share / 2 * static_cast<uint64_t>(blocks);
@@ -530,106 +606,71 @@ OXSHMEM_DEVICE GridPlan plan_for_grid(const Session &session, Collective collect
     const int shares = collective == Collective::broadcast ? team.n - 1 : collective == Collective::reduce ? team.n : 0;
     if (is_free && team.n > 2 && bytes <= abi::kBlocksPackets && times(bytes, team.n - 1) > kRelayedFrom &&
         pieces_of(bytes) <= times(room / kPiece, shares)) {
-        return {true, Caller::relay};
+        return GridForm::relay;
     }
     if (is_free && bytes <= most && collective != Collective::alltoalls) {
-        return {true, Caller::packets};
+        return GridForm::packets;
     }
     const bool is_long = bytes >= abi::kSharedFrom && blocks >= abi::kSharedBy;
     const bool at_once = is_free && collective == Collective::reduce && team.n == 2 && !is_long;
-    return {true, algorithm == Algorithm::one_shot || at_once ? Caller::one_shot : Caller::push};
+    return algorithm == Algorithm::one_shot || at_once ? GridForm::one_shot : GridForm::push;
 }
 
-// A collective by the blocks of a grid. All of them call `push(caller)`, or those that have room in
-// the workspace call `packets(caller)`; both meet the others. Or one block calls `alone()`. Results
-// of these are as those of the collectives above.
-template <class Push, class SendPackets, class Alone>
-OXSHMEM_DEVICE int by_grid(int handle, Op op, Collective collective, uint64_t bytes, Push push, SendPackets packets,
-                           Alone alone) {
+// A collective by the blocks of a grid. Its result is that of the functions above.
+template <class Collecting> OXSHMEM_DEVICE int by_grid(int handle, const Collecting &collecting) {
+    constexpr Op kOp = Collecting::kOp;
     Session session;
-    if (!begin<grid_scope>(session, handle, op, Call::none)) {
+    if (!begin<grid_scope>(session, handle, kOp, Call::none)) {
         return 1;
     }
-    const GridPlan plan = plan_for_grid(session, collective, bytes);
-    if (!plan.together) {
-        return by_last_block<GridCall::of_team>(handle, op, alone);
+    const GridForm form = form_for_grid(session, Collecting::kCollective, collecting.each());
+    if (form == GridForm::by_one_block) {
+        return by_last_block<GridCall::of_team>(handle, kOp, [&] { return collecting.template by<block_scope>(handle); });
     }
-    if (plan.caller != Caller::packets && plan.caller != Caller::relay) {
-        return push(plan.caller);
+    if constexpr (Collecting::kHasPackets) {
+        const bool sends_packets = form == GridForm::packets || form == GridForm::relay;
+        if (sends_packets && !is_sharing<blocks_scope>()) {
+            return enter_own_grid(handle, kOp) && leave_own_grid(handle, kOp, true) ? 0 : 1;
+        }
+        if constexpr (Collecting::kHasRelay) {
+            if (form == GridForm::relay) {
+                return collecting.template by<relay_blocks>(handle);
+            }
+        }
+        if (sends_packets) {
+            return collecting.template by<packet_blocks>(handle);
+        }
     }
-    if (is_sharing<blocks_scope>()) {
-        return packets(plan.caller);
-    }
-    return enter_own_grid(handle, op) && leave_own_grid(handle, op, true) ? 0 : 1;
+    return collecting.template by<blocks_scope>(handle, form == GridForm::one_shot ? Caller::one_shot : Caller::push);
 }
 
-// The collectives in any scope.
-
-template <class Scope> OXSHMEM_DEVICE int broadcast_in(int handle, void *dst, const void *src, uint64_t bytes, int root) {
+// A collective in any scope.
+template <class Scope, class Collecting> OXSHMEM_DEVICE int call_in(int handle, const Collecting &collecting) {
     if constexpr (kIsGrid<Scope>) {
-        return by_grid(
-            handle, Op::broadcast, Collective::broadcast, bytes,
-            [&](Caller caller) { return broadcast_bytes<blocks_scope>(handle, dst, src, bytes, root, caller); },
-            [&](Caller caller) {
-                return caller == Caller::relay ? broadcast_bytes<relay_blocks>(handle, dst, src, bytes, root, caller)
-                                               : broadcast_bytes<packet_blocks>(handle, dst, src, bytes, root, caller);
-            },
-            [&] { return broadcast_bytes<block_scope>(handle, dst, src, bytes, root); });
+        return by_grid(handle, collecting);
     } else {
-        return broadcast_bytes<Scope>(handle, dst, src, bytes, root);
+        return collecting.template by<Scope>(handle);
     }
 }
 
 template <class Scope> OXSHMEM_DEVICE int fcollect_in(int handle, void *dst, const void *src, uint64_t bytes) {
-    if constexpr (kIsGrid<Scope>) {
-        return by_grid(
-            handle, Op::fcollect, Collective::fcollect, bytes,
-            [&](Caller caller) { return fcollect_bytes<blocks_scope>(handle, dst, src, bytes, caller); },
-            [&](Caller) { return fcollect_bytes<packet_blocks>(handle, dst, src, bytes, Caller::packets); },
-            [&] { return fcollect_bytes<block_scope>(handle, dst, src, bytes); });
-    } else {
+    if constexpr (kDstIsReady && !kIsGrid<Scope>) {
         int failed = 0;
-        if constexpr (kDstIsReady) {
-            if (gather_directly<Scope, true>(handle, dst, src, bytes, failed)) {
-                return failed;
-            }
+        if (gather_directly<Scope, true>(handle, dst, src, bytes, failed)) {
+            return failed;
         }
-        return fcollect_bytes<Scope>(handle, dst, src, bytes);
     }
+    return call_in<Scope>(handle, GatherCall<false>{dst, src, bytes});
 }
 
 template <class Scope> OXSHMEM_DEVICE int alltoall_in(int handle, void *dst, const void *src, uint64_t bytes) {
-    if constexpr (kIsGrid<Scope>) {
-        return by_grid(
-            handle, Op::alltoall, Collective::alltoall, bytes,
-            [&](Caller caller) { return alltoall_bytes<blocks_scope>(handle, dst, src, bytes, caller); },
-            [&](Caller) { return alltoall_bytes<packet_blocks>(handle, dst, src, bytes, Caller::packets); },
-            [&] { return alltoall_bytes<block_scope>(handle, dst, src, bytes); });
-    } else {
+    if constexpr (kDstIsReady && !kIsGrid<Scope>) {
         int failed = 0;
-        if constexpr (kDstIsReady) {
-            if (gather_directly<Scope, false>(handle, dst, src, bytes, failed)) {
-                return failed;
-            }
+        if (gather_directly<Scope, false>(handle, dst, src, bytes, failed)) {
+            return failed;
         }
-        return alltoall_bytes<Scope>(handle, dst, src, bytes);
     }
-}
-
-template <class Scope>
-OXSHMEM_DEVICE int alltoalls_in(int handle, void *dst, const void *src, ptrdiff_t dst_stride, ptrdiff_t src_stride, uint64_t n,
-                                uint32_t element) {
-    if constexpr (kIsGrid<Scope>) {
-        return by_grid(
-            handle, Op::alltoalls, Collective::alltoalls, times(n, static_cast<int>(element)),
-            [&](Caller caller) {
-                return alltoalls_bytes<blocks_scope>(handle, dst, src, dst_stride, src_stride, n, element, caller);
-            },
-            [](Caller) { return 1; }, // there is no such form
-            [&] { return alltoalls_bytes<block_scope>(handle, dst, src, dst_stride, src_stride, n, element); });
-    } else {
-        return alltoalls_bytes<Scope>(handle, dst, src, dst_stride, src_stride, n, element);
-    }
+    return call_in<Scope>(handle, GatherCall<true>{dst, src, bytes});
 }
 
 // What one member contributes only this member knows, so the blocks cannot agree on a way to share
@@ -646,32 +687,14 @@ template <class Scope> OXSHMEM_DEVICE int collect_in(int handle, void *dst, cons
     }
 }
 
-template <class Scope, class Combine>
-OXSHMEM_DEVICE int reduce_in(int handle, void *dst, const void *src, uint64_t n, bool to_all, Combine combine) {
-    if constexpr (kIsGrid<Scope>) {
-        const bool defined = is_reduction(combine.type(), combine.op());
-        return by_grid(
-            handle, to_all ? Op::reduce : Op::reducescatter, to_all ? Collective::reduce : Collective::reducescatter,
-            defined ? times(n, static_cast<int>(element_bytes(combine.type()))) : 0,
-            [&](Caller caller) { return reduce_elements<blocks_scope>(handle, dst, src, n, to_all, combine, caller); },
-            [&](Caller caller) {
-                return caller == Caller::relay ? reduce_elements<relay_blocks>(handle, dst, src, n, to_all, combine, caller)
-                                               : reduce_elements<packet_blocks>(handle, dst, src, n, to_all, combine, caller);
-            },
-            [&] { return reduce_elements<block_scope>(handle, dst, src, n, to_all, combine); });
-    } else {
-        return reduce_elements<Scope>(handle, dst, src, n, to_all, combine);
-    }
-}
-
 } // namespace detail
 
 // `bytes` bytes of member `root`'s src to all members' dst, its own included. dst may be src.
 template <class Scope> OXSHMEM_DEVICE int broadcastmem(Scope, team_t team, void *dst, const void *src, size_t bytes, int root) {
-    return detail::broadcast_in<Scope>(team, dst, src, bytes, root);
+    return detail::call_in<Scope>(team, detail::BroadcastCall{dst, src, bytes, root});
 }
 template <class Scope, class T> OXSHMEM_DEVICE int broadcast(Scope, team_t team, T *dst, const T *src, size_t n, int root) {
-    return detail::broadcast_in<Scope>(team, dst, src, detail::bytes_of<T>(n), root);
+    return detail::call_in<Scope>(team, detail::BroadcastCall{dst, src, detail::bytes_of<T>(n), root});
 }
 
 // Copies all members' src, one after another, to all members' dst; members may contribute different
@@ -703,24 +726,24 @@ template <class Scope, class T> OXSHMEM_DEVICE int alltoall(Scope, team_t team, 
 template <class Scope>
 OXSHMEM_DEVICE int alltoallsmem(Scope, team_t team, void *dst, const void *src, ptrdiff_t dst_stride, ptrdiff_t src_stride,
                                 size_t bytes) {
-    return detail::alltoalls_in<Scope>(team, dst, src, dst_stride, src_stride, bytes, 1);
+    return detail::call_in<Scope>(team, detail::AlltoallsCall{dst, src, dst_stride, src_stride, bytes, 1});
 }
 template <class Scope, class T>
 OXSHMEM_DEVICE int alltoalls(Scope, team_t team, T *dst, const T *src, ptrdiff_t dst_stride, ptrdiff_t src_stride, size_t n) {
-    return detail::alltoalls_in<Scope>(team, dst, src, dst_stride, src_stride, n, sizeof(T));
+    return detail::call_in<Scope>(team, detail::AlltoallsCall{dst, src, dst_stride, src_stride, n, sizeof(T)});
 }
 
 // `n` elements of all members' src combined by an operator (op_sum and so on), to all members' dst.
 // dst may be src.
 template <class Scope, class Operator, class T>
 OXSHMEM_DEVICE int reduce(Scope, team_t team, Operator, T *dst, const T *src, size_t n) {
-    return detail::reduce_in<Scope>(team, dst, src, n, true, detail::Combine<T, Operator::kNumber>{});
+    return detail::call_in<Scope>(team, detail::ReduceCall<true, detail::Combine<T, Operator::kNumber>>{dst, src, n, {}});
 }
 
 // Part i of all members' src, of `n` elements, combined to member i's dst.
 template <class Scope, class Operator, class T>
 OXSHMEM_DEVICE int reducescatter(Scope, team_t team, Operator, T *dst, const T *src, size_t n) {
-    return detail::reduce_in<Scope>(team, dst, src, n, false, detail::Combine<T, Operator::kNumber>{});
+    return detail::call_in<Scope>(team, detail::ReduceCall<false, detail::Combine<T, Operator::kNumber>>{dst, src, n, {}});
 }
 
 } // namespace oxshmem

@@ -33,61 +33,6 @@ namespace detail {
 #endif
 constexpr uint64_t kTogether = OXSHMEM_TOGETHER_BYTES;
 
-// The collectives to begin: of any scope, where `by` is called.
-
-struct BeginBroadcast {
-    void *dst;
-    const void *src;
-    uint64_t bytes;
-    int root;
-    template <class Scope> OXSHMEM_DEVICE int by(int team, Session *begun) const {
-        return broadcast_bytes<Scope, true>(team, dst, src, bytes, root, kOwn<Scope>, begun);
-    }
-    OXSHMEM_DEVICE uint64_t size(int) const { return bytes; }
-};
-
-template <bool kToEach> struct BeginGather {
-    void *dst;
-    const void *src;
-    uint64_t bytes;
-    template <class Scope> OXSHMEM_DEVICE int by(int team, Session *begun) const {
-        if constexpr (kToEach) {
-            return alltoall_bytes<Scope, true>(team, dst, src, bytes, kOwn<Scope>, begun);
-        } else {
-            return fcollect_bytes<Scope, true>(team, dst, src, bytes, kOwn<Scope>, begun);
-        }
-    }
-    OXSHMEM_DEVICE uint64_t size(int n) const { return times(bytes, n); }
-};
-
-struct BeginStrided {
-    void *dst;
-    const void *src;
-    ptrdiff_t dst_stride, src_stride;
-    uint64_t n;
-    uint32_t element;
-    template <class Scope> OXSHMEM_DEVICE int by(int team, Session *begun) const {
-        return alltoalls_bytes<Scope, true>(team, dst, src, dst_stride, src_stride, n, element, kOwn<Scope>, begun);
-    }
-    OXSHMEM_DEVICE uint64_t size(int members) const { return times(times(n, static_cast<int>(element)), members); }
-};
-
-template <class Combine> struct BeginReduction {
-    void *dst;
-    const void *src;
-    uint64_t n;
-    bool to_all;
-    Combine combine;
-    template <class Scope> OXSHMEM_DEVICE int by(int team, Session *begun) const {
-        return reduce_elements<Scope, true>(team, dst, src, n, to_all, combine, kOwn<Scope>, begun);
-    }
-    OXSHMEM_DEVICE uint64_t size(int members) const {
-        const bool defined = is_reduction(combine.type(), combine.op());
-        const uint64_t bytes = defined ? times(n, static_cast<int>(element_bytes(combine.type()))) : 0;
-        return to_all ? bytes : times(bytes, members);
-    }
-};
-
 // All blocks of a grid begin, or the last one to arrive does for all.
 template <class Collecting> OXSHMEM_DEVICE void begin_by_grid(Begun<grid_scope> &begun, const Collecting &collecting) {
     Session &session = begun.session;
@@ -99,22 +44,22 @@ template <class Collecting> OXSHMEM_DEVICE void begin_by_grid(Begun<grid_scope> 
     if (!begun.together) {
         begun.is_over = by_last_block<GridCall::of_team>(begun.team, begun.op, [&] {
                             begun.leads = true;
-                            begun.state = collecting.template by<block_scope>(begun.team, &session);
+                            begun.state = collecting.template by<block_scope, true>(begun.team, kOwn<block_scope>, &session);
                             return begun.state == kFailed ? 1 : 0;
                         }) != 0;
         return;
     }
-    begun.state = collecting.template by<blocks_scope>(begun.team, &session);
+    begun.state = collecting.template by<blocks_scope, true>(begun.team, kOwn<blocks_scope>, &session);
 }
 
 template <class Scope, class Collecting>
-OXSHMEM_DEVICE Begun<Scope> begin_in(int team, Op op, int root, const Collecting &collecting) {
+OXSHMEM_DEVICE Begun<Scope> begin_in(int team, const Collecting &collecting, int root = -1) {
     Begun<Scope> begun{};
-    begun.team = team, begun.op = op, begun.root = root, begun.state = kEnded;
+    begun.team = team, begun.op = Collecting::kOp, begun.root = root, begun.state = kEnded;
     if constexpr (kIsGrid<Scope>) {
         begin_by_grid(begun, collecting);
     } else {
-        begun.state = collecting.template by<Scope>(team, &begun.session);
+        begun.state = collecting.template by<Scope, true>(team, kOwn<Scope>, &begun.session);
     }
     return begun;
 }
@@ -137,7 +82,7 @@ OXSHMEM_LAZY OXSHMEM_DEVICE bool finish_begun(const Begun<grid_scope> &begun) {
 
 template <class Scope>
 OXSHMEM_DEVICE Begun<Scope> broadcastmem_begin(Scope, team_t team, void *dst, const void *src, size_t bytes, int root) {
-    return detail::begin_in<Scope>(team, detail::Op::broadcast, root, detail::BeginBroadcast{dst, src, bytes, root});
+    return detail::begin_in<Scope>(team, detail::BroadcastCall{dst, src, bytes, root}, root);
 }
 template <class Scope, class T>
 OXSHMEM_DEVICE Begun<Scope> broadcast_begin(Scope scope, team_t team, T *dst, const T *src, size_t n, int root) {
@@ -146,7 +91,7 @@ OXSHMEM_DEVICE Begun<Scope> broadcast_begin(Scope scope, team_t team, T *dst, co
 
 template <class Scope>
 OXSHMEM_DEVICE Begun<Scope> fcollectmem_begin(Scope, team_t team, void *dst, const void *src, size_t bytes) {
-    return detail::begin_in<Scope>(team, detail::Op::fcollect, -1, detail::BeginGather<false>{dst, src, bytes});
+    return detail::begin_in<Scope>(team, detail::GatherCall<false>{dst, src, bytes});
 }
 template <class Scope, class T>
 OXSHMEM_DEVICE Begun<Scope> fcollect_begin(Scope scope, team_t team, T *dst, const T *src, size_t n) {
@@ -155,7 +100,7 @@ OXSHMEM_DEVICE Begun<Scope> fcollect_begin(Scope scope, team_t team, T *dst, con
 
 template <class Scope>
 OXSHMEM_DEVICE Begun<Scope> alltoallmem_begin(Scope, team_t team, void *dst, const void *src, size_t bytes) {
-    return detail::begin_in<Scope>(team, detail::Op::alltoall, -1, detail::BeginGather<true>{dst, src, bytes});
+    return detail::begin_in<Scope>(team, detail::GatherCall<true>{dst, src, bytes});
 }
 template <class Scope, class T>
 OXSHMEM_DEVICE Begun<Scope> alltoall_begin(Scope scope, team_t team, T *dst, const T *src, size_t n) {
@@ -165,8 +110,7 @@ OXSHMEM_DEVICE Begun<Scope> alltoall_begin(Scope scope, team_t team, T *dst, con
 template <class Scope, class T>
 OXSHMEM_DEVICE Begun<Scope> alltoalls_begin(Scope, team_t team, T *dst, const T *src, ptrdiff_t dst_stride,
                                             ptrdiff_t src_stride, size_t n) {
-    return detail::begin_in<Scope>(team, detail::Op::alltoalls, -1,
-                                   detail::BeginStrided{dst, src, dst_stride, src_stride, n, sizeof(T)});
+    return detail::begin_in<Scope>(team, detail::AlltoallsCall{dst, src, dst_stride, src_stride, n, sizeof(T)});
 }
 template <class Scope>
 OXSHMEM_DEVICE Begun<Scope> alltoallsmem_begin(Scope scope, team_t team, void *dst, const void *src, ptrdiff_t dst_stride,
@@ -178,13 +122,12 @@ OXSHMEM_DEVICE Begun<Scope> alltoallsmem_begin(Scope scope, team_t team, void *d
 template <class Scope, class Operator, class T>
 OXSHMEM_DEVICE Begun<Scope> reduce_begin(Scope, team_t team, Operator, T *dst, const T *src, size_t n) {
     using Combine = detail::Combine<T, Operator::kNumber>;
-    return detail::begin_in<Scope>(team, detail::Op::reduce, -1, detail::BeginReduction<Combine>{dst, src, n, true, {}});
+    return detail::begin_in<Scope>(team, detail::ReduceCall<true, Combine>{dst, src, n, {}});
 }
 template <class Scope, class Operator, class T>
 OXSHMEM_DEVICE Begun<Scope> reducescatter_begin(Scope, team_t team, Operator, T *dst, const T *src, size_t n) {
     using Combine = detail::Combine<T, Operator::kNumber>;
-    return detail::begin_in<Scope>(team, detail::Op::reducescatter, -1,
-                                   detail::BeginReduction<Combine>{dst, src, n, false, {}});
+    return detail::begin_in<Scope>(team, detail::ReduceCall<false, Combine>{dst, src, n, {}});
 }
 
 // Ends what ..._begin has begun: dst holds the result then, and src may be reused. Returns 0, or

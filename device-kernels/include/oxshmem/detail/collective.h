@@ -114,7 +114,6 @@ struct Session {
     bool bad; // an argument was refused
 
     OXSHMEM_DEVICE Blame blame() const { return {port::state().my_pe, team.handle}; }
-    OXSHMEM_DEVICE int member_behind(int distance) const { return team.member_behind(distance); }
 };
 
 // Finds the team. False: there is none, which one lane records.
@@ -183,7 +182,7 @@ OXSHMEM_DEVICE uint32_t packet_room(const TeamView &team) {
 
 // The caller's scope, as far as the choice of an algorithm depends on it: all members must agree on
 // it, whatever the sizes of their blocks. The last five are several blocks, for which the host or
-// plan_for_grid has made this choice.
+// form_for_grid has made this choice.
 enum class Caller { scope, block, packets, push, one_shot, relay, copy_engines };
 
 // A block that leaves the call to its first warp says so; others call for themselves.
@@ -249,7 +248,7 @@ template <class Scope> OXSHMEM_DEVICE bool await_arrival(const Session &session,
     const auto late = [&] { return session.team.blame(member); };
     const bool came = wait(session.op, late, word, [&] {
         const uint64_t seen = port::load<order::acquire, reach::system>(word);
-        stopped = is_stopped<Scope>(session.team);
+        stopped = is_stopped<Scope>(session.team.handle, session.team.epoch);
         return stopped || (seen >> 32 == session.team.epoch && static_cast<uint32_t>(seen) >= count);
     });
     OXSHMEM_ON_ARRIVAL(word, count);

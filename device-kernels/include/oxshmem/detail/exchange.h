@@ -94,6 +94,10 @@ constexpr uint32_t kLooksAtOnce = kOpensGrid<Scope>               ? kMost
                                   : kByPackets<Scope> &&kMost > 1 ? 2
                                                                   : 1;
 
+// How many of `kMost` members a lane looks at that combines a piece of each. Lanes of a grid have
+// registers for all, since they have no more than one piece of each member under way.
+template <class Scope, uint32_t kMost> constexpr uint32_t kMembersAtOnce = kSeveralBlocks<Scope> ? kMost : 1;
+
 // Whether each lane has so few of `items` items, at most `kInTurn`, that it is best to handle one
 // at a time: that is much less to compute.
 template <class Scope, uint32_t kInTurn = 2> OXSHMEM_DEVICE bool are_few(uint32_t items) {
@@ -118,7 +122,7 @@ OXSHMEM_DEVICE bool send_packets(const Session &session, uint32_t bytes, Load lo
             const uint32_t item = first + k * size;
             if (item < total) {
                 const uint32_t distance = member_of(item, pieces, team.n), offset = (item - distance * pieces) * kPiece;
-                values[k] = load(session.member_behind(static_cast<int>(distance) + 1), offset, bytes - offset);
+                values[k] = load(session.team.member_behind(static_cast<int>(distance) + 1), offset, bytes - offset);
             }
         }
         if (!is_ready && !ready()) {
@@ -130,8 +134,8 @@ OXSHMEM_DEVICE bool send_packets(const Session &session, uint32_t bytes, Load lo
             const uint32_t item = first + k * size;
             if (item < total) {
                 const uint32_t distance = member_of(item, pieces, team.n), piece = item - distance * pieces;
-                send_piece<Scope>(team, own_packets<Scope>(team), session.member_behind(static_cast<int>(distance) + 1), piece,
-                                  values[k], bytes - piece * kPiece);
+                send_piece<Scope>(team, own_packets<Scope>(team), session.team.member_behind(static_cast<int>(distance) + 1),
+                                  piece, values[k], bytes - piece * kPiece);
             }
         }
         first += size * kAtOnce;
@@ -239,7 +243,7 @@ OXSHMEM_DEVICE bool receive_packets(const Session &session, uint32_t announced, 
     if (tells && !met) {
         good = await_all<order::relaxed>(team, session.op, header, static_cast<int>(rank), lanes, [&] {
             have = have || (looks && look(rank, missing));
-            return is_stopped<Scope>(team);
+            return is_stopped<Scope>(team.handle, team.epoch);
         });
     }
     if (rank == 0) {
@@ -283,7 +287,7 @@ OXSHMEM_DEVICE bool receive_from(const Session &session, uint32_t announced, uin
             return {only, item * kPiece};
         }
         const uint32_t distance = member_of(item, pieces, team.n);
-        return {session.member_behind(static_cast<int>(distance) + 1), (item - distance * pieces) * kPiece};
+        return {session.team.member_behind(static_cast<int>(distance) + 1), (item - distance * pieces) * kPiece};
     };
     vec16 values[kAtOnce] = {};
     const auto look = [&](uint32_t first, int &missing) {
@@ -395,7 +399,7 @@ OXSHMEM_DEVICE bool receive_combined(const Session &session, uint32_t announced,
     const auto look = [&](uint32_t item, int &missing) {
         const uint32_t offset = item * kPiece;
         for (int first = 0; first < team.n; first += static_cast<int>(kMembers)) {
-            constexpr uint32_t kLooks = kSeveralBlocks<Scope> ? kMembers : 1;
+            constexpr uint32_t kLooks = kMembersAtOnce<Scope, kMembers>;
             vec16 values[kMembers] = {};
             bool all = true;
             OXSHMEM_UNROLL
@@ -500,7 +504,7 @@ template <class Scope>
 OXSHMEM_DEVICE void pass_piece(const Session &session, const Relay &relay, uint32_t offset, vec16 value, uint32_t bytes,
                                int except) {
     for (int distance = 1; distance < session.team.n; ++distance) {
-        const int member = session.member_behind(distance);
+        const int member = session.team.member_behind(distance);
         if (member != except) {
             send_piece<Scope>(session.team, relay.passed, member, offset / kPiece, value, bytes);
         }
@@ -517,7 +521,7 @@ OXSHMEM_DEVICE bool receive_passed(const Session &session, const Relay &relay, v
     bool good = true;
     for (uint32_t item = Meeting<Scope>::rank(); good && item < items; item += Meeting<Scope>::size()) {
         const uint32_t distance = member_of(item, pieces, team.n), offset = (item - distance * pieces) * kPiece;
-        const int member = session.member_behind(static_cast<int>(distance) + 1);
+        const int member = session.team.member_behind(static_cast<int>(distance) + 1);
         const uint32_t length = member == except ? 0 : relay.length(number(member));
         if (offset < length) {
             vec16 value{};

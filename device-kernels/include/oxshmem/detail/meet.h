@@ -30,12 +30,17 @@ OXSHMEM_DEVICE abi::Team &team_row(int handle) {
     return as<abi::Team>(port::state().teams)[static_cast<uint32_t>(handle) & kMask];
 }
 
-// Returns which PE a member of a team is, from the team's row. Errors are reported so: calls would
-// keep what they know of the team for them.
+// Returns which PE a member of a team is. `members`: where the PEs of all members are listed, or 0:
+// they begin with `start`, and are `stride` apart.
+OXSHMEM_DEVICE int pe_in(uint64_t members, int start, int stride, int member) {
+    return members == 0 ? start + member * stride : port::read(as<int32_t>(members) + member);
+}
+
+// The same from the team's row. Errors are reported so: calls would keep what they know of the team
+// for them.
 OXSHMEM_LAZY OXSHMEM_OUTLINE int pe_of_member(int handle, int member) {
     const abi::Team &row = team_row(handle);
-    const uint64_t members = port::read(&row.members);
-    return members == 0 ? port::read(&row.start) + member * port::read(&row.stride) : port::read(as<int32_t>(members) + member);
+    return pe_in(port::read(&row.members), port::read(&row.start), port::read(&row.stride), member);
 }
 
 // A team as a call sees it: what it needs of its row, read at once.
@@ -48,9 +53,7 @@ struct TeamView {
     uint32_t share; // bytes of packets for each sender
     uint32_t epoch; // of the meeting to come; of the last one until settle(), where that is needed
 
-    OXSHMEM_DEVICE int pe_of(int member) const {
-        return members == 0 ? start + member * stride : port::read(as<int32_t>(members) + member);
-    }
+    OXSHMEM_DEVICE int pe_of(int member) const { return pe_in(members, start, stride, member); }
     // Returns the member whose number is this member's plus `distance`, at most `n`, modulo `n`.
     OXSHMEM_DEVICE int member_behind(int distance) const { return me + distance < n ? me + distance : me + distance - n; }
     OXSHMEM_LAZY OXSHMEM_DEVICE Blame blame(int member) const { return {pe_of_member(handle, member), handle}; }
@@ -385,9 +388,6 @@ template <class Scope> OXSHMEM_DEVICE bool is_stopped(int handle, uint32_t epoch
     }
     return false;
 }
-template <class Scope> OXSHMEM_DEVICE bool is_stopped(const TeamView &team) {
-    return is_stopped<Scope>(team.handle, team.epoch);
-}
 template <class Scope> OXSHMEM_DEVICE void stop_unless(const TeamView &team, bool good) {
     if constexpr (kSeveralBlocks<Scope>) {
         if (!good) {
@@ -465,7 +465,7 @@ template <class Scope, bool Visible> OXSHMEM_DEVICE bool meet(const TeamView &te
             tell_all(team, header, rank, lanes);
             const uint32_t counted = rank == 0 ? take_epoch<Scope>(team) : 0;
             constexpr order kOrder = Visible ? order::acquire : order::relaxed;
-            const auto stopped = [&] { return is_stopped<Scope>(team); };
+            const auto stopped = [&] { return is_stopped<Scope>(team.handle, team.epoch); };
             good = await_all<kOrder>(team, op, header, rank, lanes, stopped) && !is_bad(announced);
             if (rank == 0) {
                 close_epoch<Scope>(team, counted);

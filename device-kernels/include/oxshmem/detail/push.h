@@ -49,7 +49,7 @@ template <class Scope> OXSHMEM_OUTLINE void spread(Session session, void *dst, c
                     }
                 }
                 for (int distance = 1; distance <= team.n; ++distance) {
-                    char *to = of_member(team, at_offset(dst, first), session.member_behind(distance % team.n));
+                    char *to = of_member(team, at_offset(dst, first), session.team.member_behind(distance % team.n));
                     OXSHMEM_UNROLL
                     for (uint32_t k = 0; k < kInFlight; ++k) {
                         if (first + k * step < done) {
@@ -62,7 +62,7 @@ template <class Scope> OXSHMEM_OUTLINE void spread(Session session, void *dst, c
     }
     if (done != bytes) {
         for (int distance = 1; distance <= team.n; ++distance) {
-            char *to = of_member(team, at_offset(dst, done), session.member_behind(distance % team.n));
+            char *to = of_member(team, at_offset(dst, done), session.team.member_behind(distance % team.n));
             near_copy<Scope>(to, at_offset(src, done), bytes - done);
         }
     }
@@ -79,7 +79,8 @@ OXSHMEM_OUTLINE void scatter(Session session, char *dst, const char *src, uint64
     for (uint64_t first = Scope::rank() * kPiece; first < bytes; first += stride * kInFlight) {
         for (int distance = 1; distance <= team.n; distance += 2) {
             const bool two = distance < team.n;
-            const int members[] = {session.member_behind(distance % team.n), session.member_behind((distance + 1) % team.n)};
+            const int members[] = {session.team.member_behind(distance % team.n),
+                                   session.team.member_behind((distance + 1) % team.n)};
             vec16 values[2][kInFlight] = {};
             OXSHMEM_UNROLL
             for (uint32_t m = 0; m < 2; ++m) {
@@ -161,7 +162,7 @@ OXSHMEM_DEVICE void combine_pieces(const Session &session, void *dst, const void
             results[u] = sums[u].result();
         }
         for (int distance = 0; distance < (to_all ? team.n : 1); ++distance) {
-            char *to = of_member(team, at_offset(dst, 0), session.member_behind(distance));
+            char *to = of_member(team, at_offset(dst, 0), session.team.member_behind(distance));
             OXSHMEM_UNROLL
             for (uint32_t u = 0; u < kUnits; ++u) {
                 const uint64_t at = first + u * step;
@@ -213,7 +214,7 @@ template <class Scope> OXSHMEM_OUTLINE void hand_out(Session session, char *dst,
                 values[k] = port::load_vec(dst + first + k * step);
             }
             for (int distance = 1; distance < team.n; ++distance) {
-                char *to = of_member(team, dst + first, session.member_behind(distance));
+                char *to = of_member(team, dst + first, session.team.member_behind(distance));
                 OXSHMEM_UNROLL
                 for (uint32_t k = 0; k < kInFlight; ++k) {
                     port::store_vec(to + k * step, values[k]);
@@ -224,7 +225,7 @@ template <class Scope> OXSHMEM_OUTLINE void hand_out(Session session, char *dst,
     for (; first < share.last; first += step) {
         const vec16 value = load_piece(dst + first, share.last - first);
         for (int distance = 1; distance < team.n; ++distance) {
-            store_piece(of_member(team, dst + first, session.member_behind(distance)), value, share.last - first);
+            store_piece(of_member(team, dst + first, session.team.member_behind(distance)), value, share.last - first);
         }
     }
 }
@@ -343,7 +344,7 @@ OXSHMEM_DEVICE void store_parts(const Session &session, void *dst, const void *s
         }
     }
     for (int distance = 1; distance <= team.n; ++distance) {
-        const int member = session.member_behind(distance % team.n);
+        const int member = session.team.member_behind(distance % team.n);
         near_copy<Scope>(of_member(team, to, member), at_offset(src, step * static_cast<uint64_t>(member)), bytes);
     }
 }
@@ -361,7 +362,7 @@ OXSHMEM_OUTLINE void push_parts(Session session, void *dst, const void *src, uin
     }
     if constexpr (!kSeveralBlocks<Scope>) {
         for (int distance = 1; distance < team.n; ++distance) {
-            const int member = session.member_behind(distance);
+            const int member = session.team.member_behind(distance);
             deliver<Scope>(session, 0, member, to, part(member), bytes, 1);
         }
         near_copy<Scope>(to, part(team.me), bytes);
@@ -397,7 +398,7 @@ OXSHMEM_OUTLINE void push_strided(Session session, void *dst, const void *src, u
     const TeamView &team = session.team;
     char *to = at_offset(dst, static_cast<uint64_t>(team.me) * n * strides.dst);
     for (int distance = 1; distance <= team.n; ++distance) {
-        const int member = session.member_behind(distance % team.n), pe = team.pe_of(member);
+        const int member = session.team.member_behind(distance % team.n), pe = team.pe_of(member);
         const char *from = at_offset(src, static_cast<uint64_t>(member) * n * strides.src);
         const bool near = kSeveralBlocks<Scope> || is_direct(pe);
         for (uint64_t i = Scope::rank(); i < n; i += Scope::size()) {
@@ -429,7 +430,7 @@ OXSHMEM_DEVICE bool far_broadcast(const Session &session, void *dst, const void 
     if (is_root) {
         const Share own = part(root);
         for (int distance = 1; distance < team.n; ++distance) {
-            const int member = session.member_behind(distance);
+            const int member = session.team.member_behind(distance);
             const Share share = part(member);
             OXSHMEM_ON_MESSAGE(team.pe_of(member), nullptr, 0);
             put_by<Scope>(DefaultContext{}, at_offset(dst, own.first), at_offset(src, own.first), own.last - own.first,
@@ -444,7 +445,7 @@ OXSHMEM_DEVICE bool far_broadcast(const Session &session, void *dst, const void 
     }
     const Share own = part(team.me);
     for (int distance = 1; distance < team.n; ++distance) {
-        const int member = session.member_behind(distance);
+        const int member = session.team.member_behind(distance);
         if (member != root) {
             const char *from = at_offset(static_cast<const void *>(dst), own.first);
             deliver<Scope>(session, 1, member, at_offset(dst, own.first), from, own.last - own.first, 1);
@@ -495,7 +496,7 @@ OXSHMEM_DEVICE void pass_on(const Session &session, void *dst, const void *src, 
             for (; first < done; first += step * kInFlight) {
                 request(next, first + step * kInFlight);
                 for (int distance = 0; distance < team.n; ++distance) {
-                    const int member = session.member_behind(distance);
+                    const int member = session.team.member_behind(distance);
                     if (member != root) {
                         char *to = of_member(team, at_offset(dst, begin + first), member);
                         OXSHMEM_UNROLL
@@ -514,7 +515,7 @@ OXSHMEM_DEVICE void pass_on(const Session &session, void *dst, const void *src, 
         }
     }
     for (int distance = 0; done != length && distance < team.n; ++distance) {
-        const int member = session.member_behind(distance);
+        const int member = session.team.member_behind(distance);
         if (member != root) {
             near_copy<Scope, Source::far>(of_member(team, at_offset(dst, begin + done), member), from + done, length - done);
         }
@@ -583,7 +584,7 @@ OXSHMEM_DEVICE bool far_combined(const Session &session, void *dst, const void *
             return false;
         }
         for (int distance = 1; distance < team.n; ++distance) {
-            const int member = session.member_behind(distance);
+            const int member = session.team.member_behind(distance);
             if (piece < pieces(member)) {
                 const Share s = piece_of(share(member), piece);
                 deliver<Scope>(session, 0, member, place(team.me, piece), at_offset(src, s.first), s.last - s.first, piece + 1);
@@ -613,7 +614,7 @@ OXSHMEM_DEVICE bool far_combined(const Session &session, void *dst, const void *
         Scope::sync();
         for (int distance = 1; distance < team.n; ++distance) {
             char *to = at_offset(dst, s.first - shift);
-            deliver<Scope>(session, 1, session.member_behind(distance), to, to, to_all ? s.last - s.first : 0, piece + 1);
+            deliver<Scope>(session, 1, session.team.member_behind(distance), to, to, to_all ? s.last - s.first : 0, piece + 1);
         }
     }
     complete_sends<Scope>(session, [](int) { return true; });
