@@ -17,8 +17,8 @@ namespace detail {
 #endif
 
 // Meets the members of a team; of a block one thread or the first warp does it. 0 if all have
-// entered the same call. This is by_first_warp written out: given that function as two lambdas, the
-// compiler takes more registers.
+// entered the same call. This is by_first_warp written out: with that function, the compiler takes
+// more registers.
 template <class Scope> OXSHMEM_DEVICE int meet_team(int handle, Call call) {
     const bool by_one = Scope::kLanes > 1 && port::state().n_pes <= OXSHMEM_MET_BY_ONE;
     if constexpr (Scope::kSeveralWarps) {

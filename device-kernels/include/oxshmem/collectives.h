@@ -118,14 +118,14 @@ template <class Scope> OXSHMEM_DEVICE int end_copies(const TeamName<Scope> &name
 }
 
 template <class Scope, bool kBegins = false>
-OXSHMEM_OUTLINE int broadcast_bytes(int handle, void *dst, const void *src, uint64_t bytes, int root,
+OXSHMEM_OUTLINE int broadcast_bytes(TeamName<Scope> name, void *dst, const void *src, uint64_t bytes, int root,
                                     Caller caller = kOwn<Scope>, Session *begun = nullptr) {
     if constexpr (Scope::kSeveralWarps && !kSeveralBlocks<Scope> && !kBegins) {
         if (bytes <= kFewBytes && are_many_threads()) {
-            return by_first_warp([&] { return broadcast_bytes<warp_scope>(handle, dst, src, bytes, root, Caller::block); });
+            return by_first_warp([&] { return broadcast_bytes<warp_scope>(name, dst, src, bytes, root, Caller::block); });
         }
     }
-    return broadcast_named<Scope, kBegins>(handle, dst, src, bytes, root, caller, begun);
+    return broadcast_named<Scope, kBegins>(name, dst, src, bytes, root, caller, begun);
 }
 
 // fcollect (`step` 0: all get the same) and alltoall (`step` = `bytes`): `bytes` bytes for each
@@ -181,16 +181,16 @@ OXSHMEM_DEVICE int gather_parts(const TeamName<Scope> &name, Collective collecti
 }
 
 template <class Scope, bool kBegins = false>
-OXSHMEM_OUTLINE int fcollect_bytes(int handle, void *dst, const void *src, uint64_t bytes, Caller caller = kOwn<Scope>,
-                                   Session *begun = nullptr) {
-    return gather_parts<Scope, kBegins>(handle, Collective::fcollect, Op::fcollect, Call::fcollect, dst, src, bytes, 0, caller,
+OXSHMEM_OUTLINE int fcollect_bytes(TeamName<Scope> name, void *dst, const void *src, uint64_t bytes,
+                                   Caller caller = kOwn<Scope>, Session *begun = nullptr) {
+    return gather_parts<Scope, kBegins>(name, Collective::fcollect, Op::fcollect, Call::fcollect, dst, src, bytes, 0, caller,
                                         begun);
 }
 
 template <class Scope, bool kBegins = false>
-OXSHMEM_OUTLINE int alltoall_bytes(int handle, void *dst, const void *src, uint64_t bytes, Caller caller = kOwn<Scope>,
-                                   Session *begun = nullptr) {
-    return gather_parts<Scope, kBegins>(handle, Collective::alltoall, Op::alltoall, Call::alltoall, dst, src, bytes, bytes,
+OXSHMEM_OUTLINE int alltoall_bytes(TeamName<Scope> name, void *dst, const void *src, uint64_t bytes,
+                                   Caller caller = kOwn<Scope>, Session *begun = nullptr) {
+    return gather_parts<Scope, kBegins>(name, Collective::alltoall, Op::alltoall, Call::alltoall, dst, src, bytes, bytes,
                                         caller, begun);
 }
 
@@ -488,20 +488,20 @@ OXSHMEM_DEVICE int reduce_named(const TeamName<Scope> &name, void *dst, const vo
 }
 
 template <class Scope, bool kBegins = false, class Combine>
-OXSHMEM_OUTLINE int reduce_elements(int handle, void *dst, const void *src, uint64_t n, bool to_all, Combine combine,
+OXSHMEM_OUTLINE int reduce_elements(TeamName<Scope> name, void *dst, const void *src, uint64_t n, bool to_all, Combine combine,
                                     Caller caller = kOwn<Scope>, Session *begun = nullptr) {
     if constexpr (Scope::kSeveralWarps && !kSeveralBlocks<Scope> && !kBegins) {
         if (n <= kFewBytes / kPiece && are_many_threads()) {
             return by_first_warp(
-                [&] { return reduce_elements<warp_scope>(handle, dst, src, n, to_all, combine, Caller::block); });
+                [&] { return reduce_elements<warp_scope>(name, dst, src, n, to_all, combine, Caller::block); });
         }
     }
-    return reduce_named<Scope, kBegins>(handle, dst, src, n, to_all, combine, caller, begun);
+    return reduce_named<Scope, kBegins>(name, dst, src, n, to_all, combine, caller, begun);
 }
 
 // The collectives that the blocks of a grid can share, with their arguments. `by` calls one in a
-// scope, or begins it. `each` is its data in the measure of abi::Choice, and `size` what a team of
-// `n` members has of it.
+// scope, or begins it. `measure` is how much data it has, as abi::Choice counts it, and `size` how
+// much a team of `members` members has in all.
 
 struct BroadcastCall {
     static constexpr Op kOp = Op::broadcast;
@@ -512,10 +512,10 @@ struct BroadcastCall {
     uint64_t bytes;
     int root;
     template <class Scope, bool kBegins = false>
-    OXSHMEM_DEVICE int by(int team, Caller caller = kOwn<Scope>, Session *begun = nullptr) const {
+    OXSHMEM_DEVICE int by(const TeamName<Scope> &team, Caller caller = kOwn<Scope>, Session *begun = nullptr) const {
         return broadcast_bytes<Scope, kBegins>(team, dst, src, bytes, root, caller, begun);
     }
-    OXSHMEM_DEVICE uint64_t each() const { return bytes; }
+    OXSHMEM_DEVICE uint64_t measure() const { return bytes; }
     OXSHMEM_DEVICE uint64_t size(int) const { return bytes; }
 };
 
@@ -528,15 +528,15 @@ template <bool kToEach> struct GatherCall {
     const void *src;
     uint64_t bytes;
     template <class Scope, bool kBegins = false>
-    OXSHMEM_DEVICE int by(int team, Caller caller = kOwn<Scope>, Session *begun = nullptr) const {
+    OXSHMEM_DEVICE int by(const TeamName<Scope> &team, Caller caller = kOwn<Scope>, Session *begun = nullptr) const {
         if constexpr (kToEach) {
             return alltoall_bytes<Scope, kBegins>(team, dst, src, bytes, caller, begun);
         } else {
             return fcollect_bytes<Scope, kBegins>(team, dst, src, bytes, caller, begun);
         }
     }
-    OXSHMEM_DEVICE uint64_t each() const { return bytes; }
-    OXSHMEM_DEVICE uint64_t size(int n) const { return times(bytes, n); }
+    OXSHMEM_DEVICE uint64_t measure() const { return bytes; }
+    OXSHMEM_DEVICE uint64_t size(int members) const { return times(bytes, members); }
 };
 
 struct AlltoallsCall {
@@ -549,31 +549,31 @@ struct AlltoallsCall {
     uint64_t n;
     uint32_t element;
     template <class Scope, bool kBegins = false>
-    OXSHMEM_DEVICE int by(int team, Caller caller = kOwn<Scope>, Session *begun = nullptr) const {
+    OXSHMEM_DEVICE int by(const TeamName<Scope> &team, Caller caller = kOwn<Scope>, Session *begun = nullptr) const {
         return alltoalls_bytes<Scope, kBegins>(team, dst, src, dst_stride, src_stride, n, element, caller, begun);
     }
-    OXSHMEM_DEVICE uint64_t each() const { return times(n, static_cast<int>(element)); }
-    OXSHMEM_DEVICE uint64_t size(int members) const { return times(each(), members); }
+    OXSHMEM_DEVICE uint64_t measure() const { return times(n, static_cast<int>(element)); }
+    OXSHMEM_DEVICE uint64_t size(int members) const { return times(measure(), members); }
 };
 
 // reduce (`kToAll`) and reducescatter.
 template <bool kToAll, class Combine> struct ReduceCall {
     static constexpr Op kOp = kToAll ? Op::reduce : Op::reducescatter;
     static constexpr Collective kCollective = kToAll ? Collective::reduce : Collective::reducescatter;
-    static constexpr bool kHasPackets = true, kHasRelay = true;
+    static constexpr bool kHasPackets = true, kHasRelay = kToAll;
     void *dst;
     const void *src;
     uint64_t n;
     Combine combine;
     template <class Scope, bool kBegins = false>
-    OXSHMEM_DEVICE int by(int team, Caller caller = kOwn<Scope>, Session *begun = nullptr) const {
+    OXSHMEM_DEVICE int by(const TeamName<Scope> &team, Caller caller = kOwn<Scope>, Session *begun = nullptr) const {
         return reduce_elements<Scope, kBegins>(team, dst, src, n, kToAll, combine, caller, begun);
     }
-    OXSHMEM_DEVICE uint64_t each() const {
+    OXSHMEM_DEVICE uint64_t measure() const {
         const bool defined = is_reduction(combine.type(), combine.op());
         return defined ? times(n, static_cast<int>(element_bytes(combine.type()))) : 0;
     }
-    OXSHMEM_DEVICE uint64_t size(int members) const { return kToAll ? each() : times(each(), members); }
+    OXSHMEM_DEVICE uint64_t size(int members) const { return kToAll ? measure() : times(measure(), members); }
 };
 
 // How the blocks of a grid carry out a collective: one does it for all, or they share it in one of
@@ -587,21 +587,37 @@ enum class GridForm : uint32_t { by_one_block, push, one_shot, packets, relay };
 #endif
 constexpr uint64_t kRelayedFrom = OXSHMEM_RELAYED_FROM;
 
+// What a team's row says beside TeamView of how a grid carries out one collective.
+struct GridTable {
+    abi::Choice choices[abi::kChoices];
+    uint32_t chosen, block_share;
+};
+
+// Requests it, before the caller waits for the rest of the row: all of it is on its way together.
+OXSHMEM_DEVICE GridTable table_for_grid(int handle, Collective collective) {
+    const abi::Team &row = team_row(is_row_of_table(handle) ? handle : abi::kTeamWorld);
+    GridTable table;
+    OXSHMEM_UNROLL
+    for (uint32_t i = 0; i < abi::kChoices; ++i) {
+        const port::vec16 choice = port::load_vec(&row.choices[static_cast<uint32_t>(collective)][i]);
+        table.choices[i] = {static_cast<uint64_t>(choice.y) << 32 | choice.x, choice.z, 0};
+    }
+    table.chosen = port::read(&row.chosen);
+    table.block_share = port::read(&row.block_share);
+    return table;
+}
+
 // Chooses the form by `bytes`, in the measure of abi::Choice. All blocks choose the same. As for
 // the host's kernels, what the user has chosen goes before (Chooser::plan in
 // runtime/team/choice.rs).
-OXSHMEM_DEVICE GridForm form_for_grid(const Session &session, Collective collective, uint64_t bytes) {
-    const TeamView &team = session.team;
-    // Requested before the table is looked at, so that they are on their way together with it.
-    const uint32_t chosen = port::read(&team_row(team.handle).chosen);
-    const uint64_t share = port::read(&team_row(team.handle).block_share);
-    const Algorithm algorithm = choose<block_scope>(session, collective, bytes, 1, Caller::block);
+OXSHMEM_DEVICE GridForm form_for_grid(const TeamView &team, const GridTable &table, Collective collective, uint64_t bytes) {
+    const Algorithm algorithm = choice_among(table.choices, bytes, team.one_round && bytes <= packet_room(team));
     const uint32_t blocks = sharing_blocks();
     if (!team.one_round || blocks == 1 || bytes == 0 || algorithm == Algorithm::packets || algorithm == Algorithm::tree) {
         return GridForm::by_one_block;
     }
-    const bool is_free = (chosen >> static_cast<uint32_t>(collective) & 1) == 0;
-    const uint64_t room = share / 2 * static_cast<uint64_t>(blocks);
+    const bool is_free = (table.chosen >> static_cast<uint32_t>(collective) & 1) == 0;
+    const uint64_t room = static_cast<uint64_t>(table.block_share / 2) * blocks;
     const uint64_t most = least(room, abi::kBlocksPackets);
     const int shares = collective == Collective::broadcast ? team.n - 1 : collective == Collective::reduce ? team.n : 0;
     if (is_free && team.n > 2 && bytes <= abi::kBlocksPackets && times(bytes, team.n - 1) > kRelayedFrom &&
@@ -616,17 +632,19 @@ OXSHMEM_DEVICE GridForm form_for_grid(const Session &session, Collective collect
     return algorithm == Algorithm::one_shot || at_once ? GridForm::one_shot : GridForm::push;
 }
 
-// A collective by the blocks of a grid. Its result is that of the functions above.
+// Carries out a collective by the blocks of a grid. The result is that of the functions above.
 template <class Collecting> OXSHMEM_DEVICE int by_grid(int handle, const Collecting &collecting) {
     constexpr Op kOp = Collecting::kOp;
+    const GridTable table = table_for_grid(handle, Collecting::kCollective);
     Session session;
     if (!begin<grid_scope>(session, handle, kOp, Call::none)) {
         return 1;
     }
-    const GridForm form = form_for_grid(session, Collecting::kCollective, collecting.each());
+    const GridForm form = form_for_grid(session.team, table, Collecting::kCollective, collecting.measure());
     if (form == GridForm::by_one_block) {
         return by_last_block<GridCall::of_team>(handle, kOp, [&] { return collecting.template by<block_scope>(handle); });
     }
+    const SeenTeam team{session.team, table.block_share};
     if constexpr (Collecting::kHasPackets) {
         const bool sends_packets = form == GridForm::packets || form == GridForm::relay;
         if (sends_packets && !is_sharing<blocks_scope>()) {
@@ -634,17 +652,17 @@ template <class Collecting> OXSHMEM_DEVICE int by_grid(int handle, const Collect
         }
         if constexpr (Collecting::kHasRelay) {
             if (form == GridForm::relay) {
-                return collecting.template by<relay_blocks>(handle);
+                return collecting.template by<relay_blocks>(team);
             }
         }
         if (sends_packets) {
-            return collecting.template by<packet_blocks>(handle);
+            return collecting.template by<packet_blocks>(team);
         }
     }
-    return collecting.template by<blocks_scope>(handle, form == GridForm::one_shot ? Caller::one_shot : Caller::push);
+    return collecting.template by<blocks_scope>(team, form == GridForm::one_shot ? Caller::one_shot : Caller::push);
 }
 
-// A collective in any scope.
+// Carries out a collective in any scope.
 template <class Scope, class Collecting> OXSHMEM_DEVICE int call_in(int handle, const Collecting &collecting) {
     if constexpr (kIsGrid<Scope>) {
         return by_grid(handle, collecting);

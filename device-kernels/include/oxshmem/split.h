@@ -49,7 +49,8 @@ template <class Collecting> OXSHMEM_DEVICE void begin_by_grid(Begun<grid_scope> 
                         }) != 0;
         return;
     }
-    begun.state = collecting.template by<blocks_scope, true>(begun.team, kOwn<blocks_scope>, &session);
+    const SeenTeam team{session.team, 0}; // a push sends no packets
+    begun.state = collecting.template by<blocks_scope, true>(team, kOwn<blocks_scope>, &session);
 }
 
 template <class Scope, class Collecting>

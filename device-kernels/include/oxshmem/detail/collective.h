@@ -181,8 +181,8 @@ OXSHMEM_DEVICE uint32_t packet_room(const TeamView &team) {
 }
 
 // The caller's scope, as far as the choice of an algorithm depends on it: all members must agree on
-// it, whatever the sizes of their blocks. The last five are several blocks, for which the host or
-// form_for_grid has made this choice.
+// it, whatever the sizes of their blocks. The last five are several blocks, for which the host has
+// made this choice, or form_for_grid, which chooses packets and relay by the scope alone.
 enum class Caller { scope, block, packets, push, one_shot, relay, copy_engines };
 
 // A block that leaves the call to its first warp says so; others call for themselves.
@@ -202,6 +202,19 @@ template <class Scope> OXSHMEM_DEVICE Part part_of(uint64_t bytes) {
         return {first, each < all - first ? each : all - first};
     }
     return {0, all};
+}
+
+// Returns the algorithm of the first choice that applies to `bytes` bytes, or push if none does.
+// `packets`: whether the caller can send so many in packets.
+OXSHMEM_DEVICE Algorithm choice_among(const abi::Choice (&choices)[abi::kChoices], uint64_t bytes, bool packets) {
+    OXSHMEM_UNROLL
+    for (uint32_t i = 0; i < abi::kChoices; ++i) {
+        const Algorithm algorithm = static_cast<Algorithm>(choices[i].algorithm);
+        if (bytes <= choices[i].up_to_bytes && (algorithm != Algorithm::packets || packets)) {
+            return algorithm;
+        }
+    }
+    return Algorithm::push;
 }
 
 // What the team's table says for `bytes` bytes, of which the caller would handle `parts` times as
@@ -224,14 +237,7 @@ OXSHMEM_DEVICE Algorithm choose(const Session &session, Collective collective, u
     const uint32_t pieces = static_cast<uint32_t>(pieces_of(bytes)) * static_cast<uint32_t>(parts);
     const bool few = caller == Caller::block || pieces <= kPiecesAtOnce * Scope::kLanes;
     const bool packets = team.one_round && bytes <= packet_room(team) && few;
-    const abi::Choice *choices = team_row(team.handle).choices[static_cast<uint32_t>(collective)];
-    for (uint32_t i = 0; i < abi::kChoices; ++i) {
-        const Algorithm algorithm = static_cast<Algorithm>(choices[i].algorithm);
-        if (bytes <= choices[i].up_to_bytes && (algorithm != Algorithm::packets || packets)) {
-            return algorithm;
-        }
-    }
-    return Algorithm::push;
+    return choice_among(team_row(team.handle).choices[static_cast<uint32_t>(collective)], bytes, packets);
 }
 
 // Up to this many bytes a block leaves the data to its first warp.

@@ -94,8 +94,9 @@ constexpr uint32_t kLooksAtOnce = kOpensGrid<Scope>               ? kMost
                                   : kByPackets<Scope> &&kMost > 1 ? 2
                                                                   : 1;
 
-// How many of `kMost` members a lane looks at that combines a piece of each. Lanes of a grid have
-// registers for all, since they have no more than one piece of each member under way.
+// How many members a lane looks at before it sees the piece of the first, of the `kMost` whose
+// pieces it combines at once. Lanes of several blocks have registers for all of them, and others
+// for one.
 template <class Scope, uint32_t kMost> constexpr uint32_t kMembersAtOnce = kSeveralBlocks<Scope> ? kMost : 1;
 
 // Whether each lane has so few of `items` items, at most `kInTurn`, that it is best to handle one

@@ -141,10 +141,20 @@ template <class Scope> OXSHMEM_DEVICE uint32_t own_place() {
     return kByLevels<Scope> ? (port::block_rank() - 1) * places_of_block() + 1 : port::block_rank();
 }
 
+// A team whose row the calling lane has read, with the bytes of packets that each of several blocks
+// has for each sender.
+struct SeenTeam {
+    TeamView view;
+    uint32_t block_share;
+};
+
 // How a call names its team: by the handle. Grids that begin with the call have from the host what
-// it knows of the team.
+// it knows of the team. The blocks of a grid have read the row to choose how they share the call.
 template <class Scope> struct name_of_team { using type = int; };
 template <> struct name_of_team<opening_blocks> { using type = abi::KnownTeam; };
+template <> struct name_of_team<blocks_scope> { using type = SeenTeam; };
+template <> struct name_of_team<packet_blocks> { using type = SeenTeam; };
+template <> struct name_of_team<relay_blocks> { using type = SeenTeam; };
 template <class Scope> using TeamName = typename name_of_team<Scope>::type;
 
 OXSHMEM_DEVICE int handle_in(int handle) {
@@ -153,11 +163,17 @@ OXSHMEM_DEVICE int handle_in(int handle) {
 OXSHMEM_DEVICE int handle_in(const abi::KnownTeam &team) {
     return team.handle;
 }
+OXSHMEM_DEVICE int handle_in(const SeenTeam &team) {
+    return team.view.handle;
+}
 OXSHMEM_DEVICE uint64_t workspace_in(int handle) {
     return port::read(&team_row(handle).workspace);
 }
 OXSHMEM_DEVICE uint64_t workspace_in(const abi::KnownTeam &team) {
     return team.workspace;
+}
+OXSHMEM_DEVICE uint64_t workspace_in(const SeenTeam &team) {
+    return team.view.workspace;
 }
 
 template <class Scope> OXSHMEM_DEVICE void raise_bad_team(int handle, Op op) {
@@ -166,21 +182,26 @@ template <class Scope> OXSHMEM_DEVICE void raise_bad_team(int handle, Op op) {
     }
 }
 
+// Makes the view that of the calling block: its place in the workspace, and the bytes of packets
+// there for each sender. The first block meets in the team's own place, where calls of one block
+// meet too.
+template <class Scope> OXSHMEM_DEVICE void take_place(TeamView &team, uint32_t block_share) {
+    team.workspace = port::block_rank() == 0 ? team.workspace : workspace_of_block(team, own_place<Scope>());
+    team.share = block_share;
+}
+
 // Finds a team and reads its row. False: there is none, which one lane records.
 template <class Scope> OXSHMEM_DEVICE bool view_team(TeamView &team, int handle, Op op) {
     const bool in_table = is_row_of_table(handle);
     const abi::Team &row = team_row(in_table ? handle : abi::kTeamWorld);
-    constexpr bool kHasPlace = kSeveralBlocks<Scope> && !kInGrid<Scope>; // in the workspace
-    const uint32_t block_share = kHasPlace ? port::read(&row.block_share) : 0;
+    const uint32_t block_share = kSeveralBlocks<Scope> ? port::read(&row.block_share) : 0;
     team = view_of(row);
     // A share is even. To look at it waits for the load that has the epoch too: take_epoch relies
     // on that all lanes of its block have read the epoch when they meet.
-    const bool has_read = !kSeveralBlocks<Scope> || (team.share & 1) == 0;
+    const bool has_read = !(kSeveralBlocks<Scope> || kIsGrid<Scope>) || (team.share & 1) == 0;
     if (in_table && team.handle == handle && has_read) {
-        if constexpr (kHasPlace) {
-            // The first block meets in the team's own place, where calls of one block meet too.
-            team.workspace = port::block_rank() == 0 ? team.workspace : workspace_of_block(team, own_place<Scope>());
-            team.share = block_share;
+        if constexpr (kSeveralBlocks<Scope>) {
+            take_place<Scope>(team, block_share);
         }
         return true;
     }
@@ -219,8 +240,16 @@ template <class Scope> OXSHMEM_DEVICE bool view_team(TeamView &team, const abi::
     static_assert(kSeveralBlocks<Scope>);
     team = view_of(known);
     request_row(team, known);
-    team.workspace = port::block_rank() == 0 ? team.workspace : workspace_of_block(team, own_place<Scope>());
-    team.share = known.block_share;
+    take_place<Scope>(team, known.block_share);
+    return true;
+}
+
+template <class Scope> OXSHMEM_DEVICE bool view_team(TeamView &team, const SeenTeam &seen, Op) {
+    team = seen.view;
+    // Blocks that meet all blocks of all members have words of their own for that.
+    if constexpr (!kInGrid<Scope>) {
+        take_place<Scope>(team, seen.block_share);
+    }
     return true;
 }
 
