@@ -113,6 +113,7 @@ pub const MUTANTS: &[Mutant] = &[
     in_module("grid", "grid-tells-no-member", &["late_block"]),
     in_module("grid", "given-up-turn-ends-well", &["absent_block", "absent_block_push"]),
     in_module("grid_large", "given-up-turn-ends-others", &["aborted_twice"]),
+    in_module("grid", "turn-ends-well-though-given-up", &["late_block_alone_packets", "absent_block"]),
     in_module("grid", "late-block-goes-on", &["late_block_push", "late_block_alone_packets"]),
     in_module("grid", "entries-without-release", &["reduce_push", "reduce_one_shot"]),
     in_module("grid_large", "large-grid-arrives-relaxed", &["reduce_push_3"]),

@@ -100,22 +100,46 @@ OXSHMEM_LAZY OXSHMEM_DEVICE bool await_or_give_up(abi::Team &row, int handle, Op
     return false;
 }
 
-// Arrives, by one thread of a block whose threads have all come here, and waits until all blocks
-// have arrived, or one gives up.
-OXSHMEM_LAZY OXSHMEM_OUTLINE GridTurn arrive_in_grid(abi::Team &row, int handle, Op op) {
-    const uint32_t blocks = port::grid_blocks();
-    uint64_t seen = port::fetch_add<order::acq_rel, reach::device>(&row.grid, abi::kGridArrival);
+// Returns whether turn `turn` ends well within a few looks, as most do. In few instructions, by one
+// thread for which all others of its block wait.
+OXSHMEM_LAZY OXSHMEM_DEVICE bool ends_well_soon(const abi::Team &row, uint32_t turn) {
+    const uint32_t next = (turn + 1) & static_cast<uint32_t>(~uint64_t{0} / abi::kGridTurn);
+    OXSHMEM_NO_UNROLL
+    for (uint32_t look = 0; look < port::kLooks; ++look) {
+        const uint64_t seen = port::load<order::acquire, reach::device>(&row.grid);
+        if (turn_of(seen) == next && (seen & abi::kGridGivenUp) == 0) {
+            return true;
+        }
+        port::pause();
+    }
+    return false;
+}
+
+// What is left of arrive_in_grid for a block that has found `seen` in the word, and does not lead.
+OXSHMEM_LAZY OXSHMEM_NOINLINE GridTurn await_arrivals_in_grid(abi::Team &row, int handle, Op op, uint64_t seen) {
     const uint32_t turn = turn_of(seen);
     if (finds_given_up(seen, handle, op)) {
         return {GridPart::follow, turn, GridEnd::failed};
-    }
-    if (arrived_in(seen, blocks) + 1 == blocks) {
-        return {GridPart::lead, turn, GridEnd::good};
     }
     if (await_or_give_up(row, handle, op, turn, seen)) {
         return {GridPart::tell, turn, GridEnd::failed};
     }
     return {GridPart::follow, turn, end_of_turn(turn, seen)};
+}
+
+// Arrives, by one thread of a block whose threads have all come here, and waits until all blocks
+// have arrived, or one gives up.
+OXSHMEM_LAZY OXSHMEM_DEVICE GridTurn arrive_in_grid(abi::Team &row, int handle, Op op) {
+    const uint32_t blocks = port::grid_blocks();
+    const uint64_t seen = port::fetch_add<order::acq_rel, reach::device>(&row.grid, abi::kGridArrival);
+    const uint32_t turn = turn_of(seen);
+    if ((seen & abi::kGridGivenUp) == 0 && arrived_in(seen, blocks) + 1 == blocks) {
+        return {GridPart::lead, turn, GridEnd::good};
+    }
+    if (ends_well_soon(row, turn)) {
+        return {GridPart::follow, turn, GridEnd::good};
+    }
+    return await_arrivals_in_grid(row, handle, op, seen);
 }
 
 // Progress of a wait that has a deadline only from the time on when the launch is aborted: what it

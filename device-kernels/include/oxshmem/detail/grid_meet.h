@@ -22,34 +22,47 @@
 
 namespace oxshmem::detail {
 
+// Waits until all blocks have arrived in a turn that ends by itself, by one that has found `seen`
+// in the word and has arrived. Returns false if one is missing.
+OXSHMEM_LAZY OXSHMEM_NOINLINE bool await_entered_turn(abi::Team &row, int handle, Op op, uint64_t seen) {
+    const uint32_t turn = turn_of(seen);
+    if (finds_given_up(seen, handle, op)) {
+        return false;
+    }
+    if (await_or_give_up(row, handle, op, turn, seen)) {
+        tell_of_failure(handle, op);
+        return false;
+    }
+    return end_of_turn(turn, seen) == GridEnd::good;
+}
+
+// Waits likewise until such a turn has ended. Returns whether it has ended well.
+OXSHMEM_LAZY OXSHMEM_NOINLINE bool await_left_turn(abi::Team &row, int handle, Op op, uint64_t seen) {
+    return !finds_given_up(seen, handle, op) && await_turn(row, handle, op, turn_of(seen)) == GridEnd::good;
+}
+
 // Meets the blocks of this PE's grid before a call that they share: waits until all of them have
 // arrived, and sees what they have stored before. Returns the same to all lanes of all blocks:
 // false if a block is missing.
-OXSHMEM_LAZY OXSHMEM_OUTLINE bool enter_own_grid(int handle, Op op) {
+OXSHMEM_LAZY OXSHMEM_DEVICE bool enter_own_grid(int handle, Op op) {
     abi::Team &row = team_row(handle);
     bool good = true;
     block_scope::sync();
     if (block_scope::rank() == 0) {
-        uint64_t seen = count_block<order::acq_rel>(row);
-        const uint32_t turn = turn_of(seen);
-        good = !finds_given_up(seen, handle, op);
-        if (good && await_or_give_up(row, handle, op, turn, seen)) {
-            tell_of_failure(handle, op);
-            good = false;
-        }
-        good = good && end_of_turn(turn, seen) == GridEnd::good;
+        const uint64_t seen = count_block<order::acq_rel>(row);
+        good = ends_well_soon(row, turn_of(seen)) || await_entered_turn(row, handle, op, seen);
     }
     return !block_scope::any(!good);
 }
 
 // Meets them after it: `good` says whether the calling lane's part has ended well. Returns the same
 // to all lanes of all blocks: whether all parts have.
-OXSHMEM_LAZY OXSHMEM_OUTLINE bool leave_own_grid(int handle, Op op, bool good) {
+OXSHMEM_LAZY OXSHMEM_DEVICE bool leave_own_grid(int handle, Op op, bool good) {
     abi::Team &row = team_row(handle);
     good = !block_scope::any(!good);
     if (block_scope::rank() == 0) {
         const uint64_t seen = good ? count_block<order::acq_rel>(row) : count_failed(row, handle, op);
-        good = !finds_given_up(seen, handle, op) && await_turn(row, handle, op, turn_of(seen)) == GridEnd::good;
+        good = (good && ends_well_soon(row, turn_of(seen))) || await_left_turn(row, handle, op, seen);
     }
     return !block_scope::any(!good);
 }
