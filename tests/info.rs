@@ -101,7 +101,7 @@ fn the_machine_as_it_is() {
 }
 
 #[test]
-fn what_the_configuration_asks_for_decides() {
+fn what_the_configuration_requires_decides() {
     // What no machine has.
     let report = doctor(program(&[]).env("OXSHMEM_HCA", "verbs:no_such_card"));
     let selected = finding(&report, "rdma.selection");
@@ -123,6 +123,8 @@ fn wrong_variables_are_findings_of_the_doctor_and_errors_elsewhere() {
             "contradicts OXSHMEM_HCA_DEVICES=mlx5_1",
         ),
         (vec![("OXSHMEM_HCA_DEVICES", "0=")], "OXSHMEM_HCA_DEVICES=0=: expected a list"),
+        // A file that is no file of oxshmem-tune.
+        (vec![("OXSHMEM_TUNING", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"))], "expected 'oxshmem-tuning 1'"),
     ] {
         let report = doctor(program(&[]).envs(vars.clone()));
         let configuration = finding(&report, "configuration");

@@ -21,6 +21,7 @@ pub mod pattern;
 pub mod plot;
 pub mod report;
 pub mod run;
+pub mod scratch;
 pub mod stats;
 pub mod step;
 pub mod transports;

@@ -162,15 +162,33 @@ pub fn sizes(
     Ok(ascending(min, max, factor))
 }
 
-/// Refuses the file of `--plot` if it is not named as one of SVG.
+/// Refuses a file that is written at the end if its folder does not exist, or the name is a
+/// folder's: nothing is measured in vain then.
+///
+/// # Errors
+/// Fails if the file cannot be there.
+pub fn require_place(option: &str, file: &Path) -> Result<(), Error> {
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let why = if file.is_dir() {
+        "it is a folder; give a file".to_owned()
+    } else if !folder.is_dir() {
+        format!("the folder {} does not exist; make it, or give another file", folder.display())
+    } else {
+        return Ok(());
+    };
+    Err(Error::Usage(format!("{option} {}: {why}", file.display())))
+}
+
+/// Refuses the file of `--plot` if it is not named as one of SVG, or cannot be where it is to be.
 ///
 /// # Errors
 /// The name does not end in .svg.
 pub fn require_svg(plot: &Path) -> Result<(), Error> {
-    if plot.extension().is_some_and(|end| end == "svg") {
-        return Ok(());
+    if plot.extension().is_none_or(|end| end != "svg") {
+        let why = "plots are SVG files, so the name must end in .svg";
+        return Err(Error::Usage(format!("--plot {}: {why}", plot.display())));
     }
-    Err(Error::Usage(format!("--plot {}: plots are SVG files, so the name must end in .svg", plot.display())))
+    require_place("--plot", plot)
 }
 
 fn ascending(min: u64, max: u64, factor: u64) -> Vec<u64> {
@@ -407,6 +425,7 @@ mod tests {
             (Bench::PutBw, "--nonsense", "--nonsense"),
             (Bench::PutBw, "--plot p.png --min 8 --max 64", "end in .svg"),
             (Bench::PutBw, "--plot p.svg --min 8 --max 8", "at least two"),
+            (Bench::PutBw, "--plot /nonexistent/p.svg --min 8 --max 64", "the folder /nonexistent does not exist"),
             (Bench::SignalPingPong, "--plot p.svg", "only one"),
             (Bench::SignalPingPong, "--max 16", "one message size"),
             (Bench::SignalPingPong, "--threads 32", "not free"),

@@ -45,7 +45,7 @@ fn check(file: &File, nodes: u32, npes: u32, collectives: &[&str]) {
 fn near_teams_are_measured_with_progress() {
     let (file, said) = tune("-n 2 -e 2K -i 3 --collective reduce --collective fcollect --collective collect");
     check(&file, 1, 2, &["reduce", "fcollect", "collect"]);
-    for step in ["[1/5] 2 PEs on one node, the library's choice", "[2/5] 2 PEs on one node, packets", "[5/5]"] {
+    for step in ["[1/6] 2 PEs on one node, the library's choice", "[2/6] 2 PEs on one node, packets", "[6/6]"] {
         assert!(said.contains(step), "{said}");
     }
 }
@@ -114,5 +114,8 @@ fn wrong_arguments_are_refused_with_the_reason() {
     }
     let output = run(TUNE, "-n 2 -e 8 -i 1 --collective reduce -o /no/such/folder/file", &[("OXSHMEM_DEVICE", "cpu")]);
     let error = text(&output.stderr);
-    assert!(output.status.code() == Some(1) && error.contains("/no/such/folder/file"), "{error}");
+    assert!(output.status.code() == Some(2) && error.contains("the folder /no/such/folder does not exist"), "{error}");
+    let output = run(TUNE, "-n 2 -e 8", &[("OXSHMEM_DEVICE", "cpu"), ("OXSHMEM_COLLECTIVES_SMS", "0")]);
+    let error = text(&output.stderr);
+    assert!(output.status.code() == Some(2) && error.contains("OXSHMEM_COLLECTIVES_SMS is 0"), "{error}");
 }

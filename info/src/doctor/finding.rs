@@ -12,7 +12,7 @@ pub enum Outcome {
     Ok,
     /// It works with less than the machine could do, or the state is unknown.
     Warn,
-    /// What the configuration asks for cannot be had.
+    /// This machine does not have what the configuration requires.
     Fail,
 }
 

@@ -18,6 +18,7 @@ mod verdict;
 use std::time::{Duration, Instant};
 
 use clap::Subcommand;
+use oxshmem::Tuning;
 use oxshmem::config::{Config, ConfigError, Device, Hca, Transport};
 use oxshmem_hca::topology::{Card, DeviceEntry, Topology};
 use serde::Serialize;
@@ -82,7 +83,7 @@ impl Probe {
 pub struct Report {
     /// The release of this program.
     version: &'static str,
-    /// Whether what the configuration asks for can be had.
+    /// Whether this machine has what the configuration requires.
     ready: bool,
     /// How long it took.
     seconds: f64,
@@ -120,7 +121,13 @@ pub fn examine(config: Result<Config, ConfigError>, root: &Root, limit: Duration
     let config = match config {
         Ok(config) => {
             let given = config.settings().filter(|(_, _, origin)| *origin != oxshmem::config::Origin::Default).count();
-            findings.push(Finding::ok("configuration", format!("{given} variables are set, all are valid")));
+            findings.push(match Tuning::of_config(&config) {
+                Ok(_) => Finding::ok("configuration", format!("{given} variables are set, all are valid")),
+                Err(error) => {
+                    let remedy = "correct the file, measure another one with oxshmem-tune, or unset OXSHMEM_TUNING";
+                    Finding::bad("configuration", Outcome::Fail, error.to_string(), remedy)
+                }
+            });
             config
         }
         Err(error) => {
@@ -204,7 +211,7 @@ pub fn examine(config: Result<Config, ConfigError>, root: &Root, limit: Duration
 }
 
 impl Report {
-    /// Returns whether what the configuration asks for can be had.
+    /// Returns whether this machine has what the configuration requires.
     pub fn is_ready(&self) -> bool {
         self.ready
     }

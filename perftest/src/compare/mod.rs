@@ -25,6 +25,7 @@ use oxshmem::Config;
 use crate::error::Error;
 use crate::machine::{self, Gpus};
 use crate::output;
+use crate::scratch::Scratch;
 use collectives::sides::Kind;
 use measure::{Answers, Group, Program, Start};
 use report::{Figure, Line, Setting};
@@ -96,24 +97,6 @@ pub fn main() -> ExitCode {
     match compared {
         Ok(status) => status,
         Err(error) => error.report("compare"),
-    }
-}
-
-/// A folder that goes away with this value.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new() -> Result<Self, Error> {
-        let path = std::env::temp_dir().join(format!("oxshmem-compare-{}", std::process::id()));
-        std::fs::create_dir(&path).map_err(|source| Error::Output { path: path.clone(), source })?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // What cannot be removed is left to the system's own cleaning.
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
@@ -254,7 +237,7 @@ type Built = (PathBuf, Vec<(String, String)>);
 
 /// Compares collectives on streams instead.
 fn compare_collectives(arguments: &Arguments) -> Result<ExitCode, Error> {
-    let scratch = Scratch::new()?;
+    let scratch = Scratch::new("oxshmem-compare")?;
     let request = collectives::Request {
         options: &arguments.collectives,
         pes: arguments.pes,
@@ -264,18 +247,18 @@ fn compare_collectives(arguments: &Arguments) -> Result<ExitCode, Error> {
         json: arguments.json.as_deref(),
         plot: arguments.plot.as_deref(),
         timeout: Duration::from_secs(arguments.timeout),
-        folder: scratch.0.clone(),
+        folder: scratch.path().to_owned(),
     };
     collectives::compare(&request, |most| {
         let (mut kinds, mut missing) = (Vec::new(), Vec::new());
         // Two buffers, and as much as the library takes for itself.
         let heap = 2 * most + (1 << 30);
-        match nvshmem(arguments, &scratch.0, (programs::COLLECTIVES, heap))? {
+        match nvshmem(arguments, scratch.path(), (programs::COLLECTIVES, heap))? {
             Ok((program, env)) => kinds.push(Kind::Nvshmem { program, env }),
             Err(reason) => missing.push(reason),
         }
         match collectives::sides::without_torch() {
-            None => kinds.push(collectives::sides::torch(&scratch.0).map_err(Error::Usage)?),
+            None => kinds.push(collectives::sides::torch(scratch.path()).map_err(Error::Usage)?),
             Some(reason) => missing.push(format!("NCCL and torch's symmetric memory: {reason}")),
         }
         Ok((kinds, missing))
@@ -310,13 +293,13 @@ fn compare(arguments: &Arguments) -> Result<ExitCode, Error> {
         output::line(format_args!("{text}"))?;
     }
     let repetitions = arguments.repetitions()?;
-    let scratch = Scratch::new()?;
-    let theirs = other(arguments, &ours, &scratch.0)?;
+    let scratch = Scratch::new("oxshmem-compare")?;
+    let theirs = other(arguments, &ours, scratch.path())?;
     if let Err(reason) = &theirs {
         output::line(format_args!("only ours is measured: {reason}"))?;
     }
 
-    let start = Start { pes, timeout: Duration::from_secs(arguments.timeout), folder: &scratch.0 };
+    let start = Start { pes, timeout: Duration::from_secs(arguments.timeout), folder: scratch.path() };
     let (mut our_answers, mut their_answers) = (Answers::default(), Answers::default());
     let groups = Group::split(&rows);
     for repetition in 1..=repetitions {

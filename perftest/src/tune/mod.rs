@@ -23,8 +23,9 @@ use crate::collectives::{self, Collective, Program, Row};
 use crate::error::Error;
 use crate::job;
 use crate::machine::Gpus;
-use crate::options::{size, sizes};
+use crate::options::{require_place, size, sizes};
 use crate::output;
+use crate::scratch::Scratch;
 
 pub use choose::{Choice, STEPS, Times};
 
@@ -125,6 +126,13 @@ pub fn main() -> ExitCode {
 
 fn tune(options: &Options) -> Result<(), Error> {
     let config = Config::from_env()?;
+    if config.collectives_sms() == 0 {
+        return Err(Error::Usage(
+            "OXSHMEM_COLLECTIVES_SMS is 0: copy engines carry out what they can then, whatever the file says, so there is \
+             little to choose; unset it to measure"
+                .to_owned(),
+        ));
+    }
     let on_gpus = takes_gpu(config.device());
     let sizes = sizes(
         (options.min, options.max),
@@ -141,8 +149,9 @@ fn tune(options: &Options) -> Result<(), Error> {
             meeting.name()
         )));
     }
-    let scratch = Scratch::new()?;
-    let jobs: usize = teams.iter().map(|team| 1 + team.algorithms().len()).sum();
+    require_place("--output", &options.output)?;
+    let scratch = Scratch::new(NAME)?;
+    let jobs: usize = teams.iter().map(|team| 2 + team.algorithms().len()).sum();
     eprintln!(
         "{NAME}: {jobs} jobs, each with {} collectives of {} sizes from {} to {} bytes",
         collectives.len(),
@@ -160,7 +169,10 @@ fn tune(options: &Options) -> Result<(), Error> {
     );
     for team in teams {
         let mut measured: Vec<(Option<&'static str>, Vec<Row>)> = Vec::new();
-        for algorithm in std::iter::once(None).chain(team.algorithms().iter().copied().map(Some)) {
+        // The library's choice comes first and last, and the better of its times counts: the first
+        // job finds everything cold.
+        let algorithms = team.algorithms().iter().copied().map(Some);
+        for algorithm in std::iter::once(None).chain(algorithms).chain([None]) {
             let lines: Vec<(Collective, Option<String>)> = collectives
                 .iter()
                 .map(|one| (*one, algorithm.and_then(|algorithm| team.forced(*one, algorithm))))
@@ -171,7 +183,7 @@ fn tune(options: &Options) -> Result<(), Error> {
                 continue;
             }
             let started = Instant::now();
-            let rows = scratch.measure(team, &lines, options, (sizes[0], sizes[sizes.len() - 1]))?;
+            let rows = measure(scratch.path(), team, &lines, options, (sizes[0], sizes[sizes.len() - 1]))?;
             eprintln!(
                 "{NAME}: [{done}/{jobs}] {}, {}: {:.1} s",
                 team.label(),
@@ -182,8 +194,9 @@ fn tune(options: &Options) -> Result<(), Error> {
         }
         for collective in &collectives {
             let Some(choice) = times(*collective, &sizes, &measured)?.choose(team.steps(*collective)) else { continue };
+            let is_other = !is_of_library(&choice.algorithms, &library_of(team, *collective, &config), &sizes);
             let words = format!("{} {} {}", team.nodes, team.npes, collective.name());
-            text += &if choice.is_worth_a_row() {
+            text += &if is_other && choice.is_worth_a_row() {
                 format!(
                     "{words} {} # takes {:.2} of the time of the library's choice\n",
                     choice.algorithms, choice.share
@@ -195,13 +208,34 @@ fn tune(options: &Options) -> Result<(), Error> {
     }
     // What is written is what is read.
     let tuning: Tuning = text.parse().map_err(|error| Error::Usage(format!("a wrong file was made: {error}")))?;
-    scratch.publish(&text, &options.output)?;
+    publish(&text, &options.output)?;
     eprintln!("{NAME}: {:.0} s in all", begin.elapsed().as_secs_f64());
     output::line(format_args!(
         "{}: {} collectives use other algorithms than without it; set OXSHMEM_TUNING to it",
         options.output.display(),
         tuning.len()
     ))
+}
+
+/// Returns what the library uses for a collective of a team when nothing else is chosen, written as
+/// in `OXSHMEM_COLLECTIVES`.
+fn library_of(team: Team, collective: Collective, config: &Config) -> String {
+    let all = Tuning::default().algorithms(config, team.nodes as usize, team.npes as usize);
+    let own = all.split(',').find_map(|one| one.strip_prefix(collective.name())?.strip_prefix('='));
+    own.unwrap_or_default().to_owned()
+}
+
+/// Returns whether a choice is what the library uses for all measured sizes. A `push` of the
+/// library's is several algorithms, and the one that a user chooses is not.
+fn is_of_library(chosen: &str, library: &str, sizes: &[u64]) -> bool {
+    let at = |steps: &str, bytes: u64| {
+        let applies = |limit: &str| limit.parse::<ByteSize>().is_ok_and(|limit| bytes <= limit.0);
+        let step = steps.split('/').find(|step| step.split_once(':').is_none_or(|(_, limit)| applies(limit)));
+        step.map(|step| step.split(':').next().unwrap_or_default().to_owned())
+    };
+    sizes
+        .iter()
+        .all(|bytes| at(chosen, *bytes) == at(library, *bytes) && at(chosen, *bytes).is_some_and(|a| a != "push"))
 }
 
 /// Returns the teams to measure.
@@ -247,7 +281,11 @@ fn times(collective: Collective, sizes: &[u64], measured: &[(Option<&'static str
     let mut times = Times { sizes: sizes.to_vec(), library: Vec::new(), by: Vec::new() };
     for (algorithm, rows) in measured {
         match algorithm {
-            None => times.library = medians(rows)?,
+            None => {
+                let again = medians(rows)?;
+                let least = |earlier: Option<&f64>, time: f64| earlier.map_or(time, |earlier| earlier.min(time));
+                times.library = again.iter().enumerate().map(|(i, us)| least(times.library.get(i), *us)).collect();
+            }
             Some(name) if rows.iter().any(|row| row.collective == collective.name()) => {
                 times.by.push((name, medians(rows)?))
             }
@@ -261,78 +299,59 @@ fn hostname() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// A folder for the files of jobs, which is removed at the end.
-struct Scratch(PathBuf);
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // What is left in the folder for temporary files does no harm.
-        let _ = fs::remove_dir_all(&self.0);
+/// Measures collectives as lines of a file have them, or as the library chooses, and returns
+/// the rows.
+fn measure(
+    folder: &Path,
+    team: Team,
+    lines: &[(Collective, Option<String>)],
+    options: &Options,
+    (min, max): (u64, u64),
+) -> Result<Vec<Row>, Error> {
+    let (file, json) = (folder.join("tuning.txt"), folder.join("rows.json"));
+    let forced: String = lines.iter().filter_map(|(_, line)| line.as_ref()).map(|line| format!("{line}\n")).collect();
+    write(&file, &format!("oxshmem-tuning 1\n{forced}"))?;
+    write(&json, "")?;
+    let mut arguments: Vec<OsString> =
+        vec![MEASURE.into(), "--on".into(), "stream".into(), "--json".into(), json.clone().into()];
+    let pairs = [
+        ("--min", min),
+        ("--max", max),
+        ("--factor", options.factor),
+        ("--iters", options.iters),
+        ("--warmup", options.iters.min(10)),
+    ];
+    arguments.extend(pairs.iter().flat_map(|(name, value)| [OsString::from(name), value.to_string().into()]));
+    arguments.extend(lines.iter().flat_map(|(one, _)| ["--collective".into(), OsString::from(one.name())]));
+    let mut launch = LaunchOptions::new(team.npes, job::this_program()?)
+        .args(arguments)
+        .env("OXSHMEM_TUNING", file.as_os_str())
+        .env("OXSHMEM_COLLECTIVES", "");
+    launch.nodes = if team.nodes == 1 { 0 } else { team.nodes };
+    launch.output = Output::Captured;
+    launch.timeout = Some(LIMIT);
+    launch.forward_signals = true;
+    let outcome = launch::run(&launch)?;
+    if let Some(signal) = outcome.interrupted {
+        let status = u8::try_from(signal).map_or(1, |signal| 128u8.saturating_add(signal));
+        return Err(Error::Interrupted(status));
     }
+    if !outcome.is_success() {
+        let said = job::complaints(&outcome).join("; ");
+        return Err(Error::Usage(format!("the job of {} has failed: {said}", team.label())));
+    }
+    let text = fs::read_to_string(&json).map_err(|source| Error::Output { path: json, source })?;
+    let row = |line: &str| serde_json::from_str(line).map_err(|error| Error::Usage(format!("{line}: {error}")));
+    text.lines().map(row).collect()
 }
 
-impl Scratch {
-    fn new() -> Result<Self, Error> {
-        let path = std::env::temp_dir().join(format!("{NAME}-{}", std::process::id()));
-        fs::create_dir_all(&path).map_err(|source| Error::Output { path: path.clone(), source })?;
-        Ok(Self(path))
-    }
-
-    /// Measures collectives as lines of a file have them, or as the library chooses, and returns
-    /// the rows.
-    fn measure(
-        &self,
-        team: Team,
-        lines: &[(Collective, Option<String>)],
-        options: &Options,
-        (min, max): (u64, u64),
-    ) -> Result<Vec<Row>, Error> {
-        let (file, json) = (self.0.join("tuning.txt"), self.0.join("rows.json"));
-        let forced: String =
-            lines.iter().filter_map(|(_, line)| line.as_ref()).map(|line| format!("{line}\n")).collect();
-        write(&file, &format!("oxshmem-tuning 1\n{forced}"))?;
-        write(&json, "")?;
-        let mut arguments: Vec<OsString> =
-            vec![MEASURE.into(), "--on".into(), "stream".into(), "--json".into(), json.clone().into()];
-        let pairs = [
-            ("--min", min),
-            ("--max", max),
-            ("--factor", options.factor),
-            ("--iters", options.iters),
-            ("--warmup", options.iters.min(10)),
-        ];
-        arguments.extend(pairs.iter().flat_map(|(name, value)| [OsString::from(name), value.to_string().into()]));
-        arguments.extend(lines.iter().flat_map(|(one, _)| ["--collective".into(), OsString::from(one.name())]));
-        let mut launch = LaunchOptions::new(team.npes, job::this_program()?)
-            .args(arguments)
-            .env("OXSHMEM_TUNING", file.as_os_str())
-            .env("OXSHMEM_COLLECTIVES", "");
-        launch.nodes = if team.nodes == 1 { 0 } else { team.nodes };
-        launch.output = Output::Captured;
-        launch.timeout = Some(LIMIT);
-        launch.forward_signals = true;
-        let outcome = launch::run(&launch)?;
-        if let Some(signal) = outcome.interrupted {
-            let status = u8::try_from(signal).map_or(1, |signal| 128u8.saturating_add(signal));
-            return Err(Error::Interrupted(status));
-        }
-        if !outcome.is_success() {
-            let said = job::complaints(&outcome).join("; ");
-            return Err(Error::Usage(format!("the job of {} has failed: {said}", team.label())));
-        }
-        let text = fs::read_to_string(&json).map_err(|source| Error::Output { path: json, source })?;
-        let row = |line: &str| serde_json::from_str(line).map_err(|error| Error::Usage(format!("{line}: {error}")));
-        text.lines().map(row).collect()
-    }
-
-    /// Writes the file at once, so that none is ever half there.
-    fn publish(&self, text: &str, to: &Path) -> Result<(), Error> {
-        let mut name = to.as_os_str().to_owned();
-        name.push(".new");
-        let new = PathBuf::from(name);
-        write(&new, text)?;
-        fs::rename(&new, to).map_err(|source| Error::Output { path: to.to_owned(), source })
-    }
+/// Writes the file at once, so that none is ever half there.
+fn publish(text: &str, to: &Path) -> Result<(), Error> {
+    let mut name = to.as_os_str().to_owned();
+    name.push(".new");
+    let new = PathBuf::from(name);
+    write(&new, text)?;
+    fs::rename(&new, to).map_err(|source| Error::Output { path: to.to_owned(), source })
 }
 
 fn write(path: &Path, text: &str) -> Result<(), Error> {
@@ -353,6 +372,19 @@ mod tests {
         assert_eq!(all, [(1, 2), (1, 4), (2, 2), (2, 4)]);
         let error = of("-n 2 --nodes 3").unwrap_err().to_string();
         assert!(error.contains("--nodes 3") && error.contains("2 PEs"), "{error}");
+    }
+
+    #[test]
+    fn what_the_library_uses_is_no_other_choice() {
+        assert!(is_of_library("packets", "packets:8K/push", &[8, 8192]));
+        assert!(is_of_library("packets:16/packets", "packets:8K/push", &[8, 64]));
+        assert!(!is_of_library("packets", "packets:8K/push", &[8, 8193]));
+        assert!(!is_of_library("push", "packets:8K/push", &[8, 64]));
+        assert!(!is_of_library("push", "push", &[8]));
+        assert!(is_of_library("tree:64K/levels", "tree:64K/levels", &[8, 1 << 20]));
+        let config = Config::builder().build().unwrap();
+        let team = Team { nodes: 1, npes: 2 };
+        assert_eq!(library_of(team, Collective::Broadcast, &config), "packets:8K/push");
     }
 
     #[test]
