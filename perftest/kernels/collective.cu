@@ -1,51 +1,53 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
 // One collective of all PEs after the other, by one group of threads of each, or by a grid. `times`
-// gets the nanoseconds of each.
+// gets the nanoseconds of each. Each collective has a kernel of its own, as programs have: in one
+// kernel with the others it has fewer registers, and takes longer.
 
 #include "common.h"
 
 namespace perftest {
 
-// Mirrored in src/collectives.rs.
+// Mirrored in src/collectives/point.rs.
 enum class Kind : uint32_t { barrier, sync, broadcast, collect, fcollect, alltoall, alltoalls, reduce, reducescatter };
 
 // What each PE gives is `bytes` long; to alltoall and alltoalls it gives as much for each PE.
 // alltoalls leaves out every other word on both sides. Reductions add floats.
-template <class Scope> OXSHMEM_DEVICE int call(Scope scope, Kind kind, char *dst, const char *src, uint64_t bytes) {
-    const uint64_t floats = bytes / sizeof(float), words = bytes / sizeof(uint64_t);
-    switch (kind) {
-    case Kind::barrier:
+template <Kind kKind, class Scope> OXSHMEM_DEVICE int call(Scope scope, char *dst, const char *src, uint64_t bytes) {
+    if constexpr (kKind == Kind::barrier) {
         return barrier(scope, TEAM_WORLD);
-    case Kind::sync:
+    } else if constexpr (kKind == Kind::sync) {
         return team_sync(scope, TEAM_WORLD);
-    case Kind::broadcast:
+    } else if constexpr (kKind == Kind::broadcast) {
         return broadcastmem(scope, TEAM_WORLD, dst, src, bytes, 0);
-    case Kind::collect:
+    } else if constexpr (kKind == Kind::collect) {
         return collectmem(scope, TEAM_WORLD, dst, src, bytes);
-    case Kind::fcollect:
+    } else if constexpr (kKind == Kind::fcollect) {
         return fcollectmem(scope, TEAM_WORLD, dst, src, bytes);
-    case Kind::alltoall:
+    } else if constexpr (kKind == Kind::alltoall) {
         return alltoallmem(scope, TEAM_WORLD, dst, src, bytes);
-    case Kind::alltoalls:
+    } else if constexpr (kKind == Kind::alltoalls) {
         return alltoalls(scope, TEAM_WORLD, reinterpret_cast<uint64_t *>(dst), reinterpret_cast<const uint64_t *>(src), 2, 2,
-                         words);
-    case Kind::reduce:
-        return reduce(scope, TEAM_WORLD, op_sum, reinterpret_cast<float *>(dst), reinterpret_cast<const float *>(src), floats);
-    case Kind::reducescatter:
-        return reducescatter(scope, TEAM_WORLD, op_sum, reinterpret_cast<float *>(dst), reinterpret_cast<const float *>(src),
-                             floats);
+                         bytes / sizeof(uint64_t));
+    } else {
+        float *const to = reinterpret_cast<float *>(dst);
+        const float *const from = reinterpret_cast<const float *>(src);
+        const uint64_t floats = bytes / sizeof(float);
+        if constexpr (kKind == Kind::reduce) {
+            return reduce(scope, TEAM_WORLD, op_sum, to, from, floats);
+        } else {
+            return reducescatter(scope, TEAM_WORLD, op_sum, to, from, floats);
+        }
     }
-    return 1;
 }
 
-template <class Scope>
-OXSHMEM_DEVICE void collective(Scope scope, Kind kind, char *dst, const char *src, uint64_t bytes, uint64_t first,
-                               uint64_t iters, uint64_t *times) {
+template <Kind kKind, class Scope>
+OXSHMEM_DEVICE void collective(Scope scope, char *dst, const char *src, uint64_t bytes, uint64_t first, uint64_t iters,
+                               uint64_t *times) {
     Scope::sync();
     for (uint64_t i = 0; i < iters; ++i) {
         const uint64_t from = port::clock_ns();
-        if (call(scope, kind, dst, src + shift(first + i), bytes) != 0) {
+        if (call<kKind>(scope, dst, src + shift(first + i), bytes) != 0) {
             return; // the error is recorded
         }
         if (Scope::rank() == 0) {
@@ -88,15 +90,25 @@ template <class Scope> OXSHMEM_DEVICE void meetings(Scope scope, Kind kind, uint
 
 } // namespace perftest
 
-#define PERFTEST_COLLECTIVE(scope, KERNEL)                                                                                     \
-    KERNEL(collective_##scope, uint32_t kind, char *dst, const char *src, uint64_t bytes, uint64_t first, uint64_t iters,      \
+#define PERFTEST_KIND(scope, KERNEL, kind)                                                                                     \
+    KERNEL(collective_##kind##_##scope, char *dst, const char *src, uint64_t bytes, uint64_t first, uint64_t iters,            \
            uint64_t *times) {                                                                                                  \
-        perftest::collective(oxshmem::scope, static_cast<perftest::Kind>(kind), dst, src, bytes, first, iters, times);         \
-    }                                                                                                                          \
+        perftest::collective<perftest::Kind::kind>(oxshmem::scope, dst, src, bytes, first, iters, times);                      \
+    }
+#define PERFTEST_COLLECTIVE(scope, KERNEL)                                                                                     \
+    PERFTEST_KIND(scope, KERNEL, barrier)                                                                                      \
+    PERFTEST_KIND(scope, KERNEL, sync)                                                                                         \
+    PERFTEST_KIND(scope, KERNEL, broadcast)                                                                                    \
+    PERFTEST_KIND(scope, KERNEL, collect)                                                                                      \
+    PERFTEST_KIND(scope, KERNEL, fcollect)                                                                                     \
+    PERFTEST_KIND(scope, KERNEL, alltoall)                                                                                     \
+    PERFTEST_KIND(scope, KERNEL, alltoalls)                                                                                    \
+    PERFTEST_KIND(scope, KERNEL, reduce)                                                                                       \
+    PERFTEST_KIND(scope, KERNEL, reducescatter)                                                                                \
     KERNEL(meetings_##scope, uint32_t kind, uint64_t *words, uint64_t iters, uint64_t *wrong) {                                \
         perftest::meetings(oxshmem::scope, static_cast<perftest::Kind>(kind), words, iters, wrong);                            \
     }
-// The bound of blocks of a grid is GRID_THREADS of src/collectives.rs.
+// The bound of blocks of a grid is GRID_THREADS of src/collectives/options.rs.
 #define PERFTEST_GRID_KERNEL(...) OXSHMEM_BOUNDED_KERNEL(512, __VA_ARGS__)
 PERFTEST_COLLECTIVE(thread, OXSHMEM_KERNEL)
 PERFTEST_COLLECTIVE(warp, OXSHMEM_KERNEL)
@@ -104,3 +116,4 @@ PERFTEST_COLLECTIVE(block, OXSHMEM_KERNEL)
 PERFTEST_COLLECTIVE(grid, PERFTEST_GRID_KERNEL)
 #undef PERFTEST_GRID_KERNEL
 #undef PERFTEST_COLLECTIVE
+#undef PERFTEST_KIND

@@ -140,7 +140,7 @@ fn measure(pe: &Pe, options: &Options, plan: &Plan) -> Result<(), Error> {
     let npes = pe.n_pes() as u64;
     let largest = plan.sizes.last().copied().unwrap_or_default();
     let room = |bytes: fn(Collective, u64, u64) -> u64| {
-        Collective::ALL.iter().map(|one| bytes(*one, largest, npes)).max().unwrap_or(8).max(8 * npes)
+        plan.collectives.iter().map(|one| bytes(*one, largest, npes)).max().unwrap_or(8).max(8 * npes)
     };
     let first = pe.my_pe() == 0;
     let session = Session {
@@ -249,8 +249,8 @@ impl Session<'_> {
     /// are queued together what they take on average.
     fn launch(&self, point: Point, first: u64, iters: u64) -> Result<Vec<u64>, Error> {
         let Some(scope) = point.scope else { return self.queue(point, first, iters) };
-        let function = self.module.kernel(&format!("collective_{}", scope.name()))?;
-        let args = (point.collective as u32, &self.dst, &self.src, point.bytes, first, iters, &self.times);
+        let function = self.module.kernel(&format!("collective_{}_{}", point.collective.name(), scope.name()))?;
+        let args = (&self.dst, &self.src, point.bytes, first, iters, &self.times);
         // SAFETY: what the kernel declares; `measure` has made the buffers large enough for every
         // point.
         unsafe { function.launch(self.pe, self.shape(scope), args)? };
