@@ -141,7 +141,7 @@ pub enum FaultKind {
     },
     /// Another argument is wrong.
     #[error(
-        "bad argument {value} (stride, comparison, signal operator, or type and operator of a reduction) for PE {pe}, address {address:#x}"
+        "bad argument {value} (root, stride, comparison, signal operator, or type and operator of a reduction) for PE {pe}, address {address:#x}"
     )]
     BadArgument {
         /// The value.
@@ -426,7 +426,7 @@ fn mismatch(pe: i32, theirs: u64, mine: u64) -> FaultKind {
         _ if ahead != 0 => format!("PE {pe} is {ahead} collectives ahead"),
         None => format!("PE {pe} made a call that is refused, or that does not fit the others"),
         Some(other) if call(mine) == Some(other) => {
-            format!("PE {pe} called {other} with another size, type, root or operator")
+            format!("PE {pe} called {other} with another size, address, type, root, operator or stride")
         }
         Some(other) => format!("PE {pe} called {other}"),
     };

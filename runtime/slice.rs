@@ -361,7 +361,7 @@ impl<'a, T> SymmetricView<'a, T> {
                 Err(HeapError::OutOfRange { first: *first, last: *last, len: *len, allocation })
             }
             Place::Nowhere { address, bytes, problem, .. } => {
-                Err(HeapError::Address { address: *address, bytes: *bytes, problem: problem.clone() })
+                Err(HeapError::Address { side: None, address: *address, bytes: *bytes, problem: problem.clone() })
             }
         }
     }
@@ -373,14 +373,28 @@ impl<'a, T> SymmetricView<'a, T> {
         match &self.place {
             Place::Inside { allocation, .. } | Place::Outside { allocation, .. } => Ok(allocation),
             Place::Nowhere { address, bytes, problem, .. } => {
-                Err(HeapError::Address { address: *address, bytes: *bytes, problem: problem.clone() })
+                Err(HeapError::Address { side: None, address: *address, bytes: *bytes, problem: problem.clone() })
             }
+        }
+    }
+
+    /// Returns whether a call of the PE may be given the view where it uses no element: an address
+    /// may be any then.
+    pub(crate) fn nothing(&self, pe: PeId) -> Result<(), HeapError> {
+        match &self.place {
+            Place::Nowhere { .. } => Ok(()),
+            Place::Inside { .. } | Place::Outside { .. } => self.resolve(pe).map(|_| ()),
         }
     }
 
     /// Returns the address of the first `needed` elements.
     pub(crate) fn first(&self, pe: PeId, needed: usize, side: &'static str) -> Result<u64, HeapError> {
-        let (address, len) = self.resolve(pe)?;
+        let (address, len) = self.resolve(pe).map_err(|error| match error {
+            HeapError::Address { address, bytes, problem, .. } => {
+                HeapError::Address { side: Some(side), address, bytes, problem }
+            }
+            error => error,
+        })?;
         if needed <= len {
             return Ok(address);
         }

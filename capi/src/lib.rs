@@ -70,7 +70,7 @@ fn compare(cmp: c_int) -> Result<Compare, Failure> {
 
 fn not_null<T>(what: &str, address: *const T, bytes: usize) -> Result<(), Failure> {
     if address.is_null() && bytes != 0 {
-        return Err(Failure::invalid(format!("{what} is null, for a transfer of {bytes} bytes")));
+        return Err(Failure::invalid(format!("{what} is null, with a length of {bytes} bytes")));
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! Teams and their collectives for C.
 
 use std::ffi::{c_char, c_int, c_void};
+use std::ptr;
 
 use api::abi::{TEAM_INVALID, Type};
 use api::{Operations, Pe, ReduceOp, Reducible, Stream, SymmetricView, Team, TeamUniqueId};
@@ -128,7 +129,7 @@ unsafe extern "C" fn oxshmem_team_algorithms(team: i32, text: *mut c_char, bytes
         if bytes > 0 {
             // SAFETY: the caller's promise: room for `bytes` bytes.
             unsafe {
-                std::ptr::copy_nonoverlapping(known.as_ptr(), text.cast(), length);
+                ptr::copy_nonoverlapping(known.as_ptr(), text.cast(), length);
                 *text.add(length) = 0;
             }
         }
@@ -168,6 +169,7 @@ fn reduce_op(op: c_int) -> Result<ReduceOp, Failure> {
 }
 
 /// A reduction to all members, or a part of the result to each.
+#[derive(Clone)]
 struct Reduction<'a> {
     own: &'a Pe,
     team: &'a Team,
@@ -191,13 +193,23 @@ fn reduce<T: Reducible>(call: &Reduction<'_>) -> Result<(), Failure> {
     }?)
 }
 
-/// Does the same as [`reduce`] with the element type of this number.
-fn reduce_of(call: &Reduction<'_>, element: c_int) -> Result<(), Failure> {
+/// Does the same as [`reduce`] with the operator and the element type of these numbers. The other
+/// members wait for a call that is wrong, too: memory that no PE owns tells them.
+fn reduce_of(call: Reduction<'_>, op: c_int, element: c_int) -> Result<(), Failure> {
+    let refuse = |why: Failure| {
+        let nowhere = Reduction { dst: ptr::null_mut(), src: ptr::null(), n: 1, ..call.clone() };
+        let _refused = reduce::<u8>(&nowhere);
+        Err(why)
+    };
+    let call = match reduce_op(op) {
+        Ok(op) => Reduction { op, ..call.clone() },
+        Err(why) => return refuse(why),
+    };
     macro_rules! by_number {
         ($($name:ident = $type:ty),* $(,)?) => {
             match element {
-                $(number if number == Type::$name as c_int => reduce::<$type>(call),)*
-                other => Err(Failure::invalid(format!(
+                $(number if number == Type::$name as c_int => reduce::<$type>(&call),)*
+                other => refuse(Failure::invalid(format!(
                     "type {other} is invalid; use OXSHMEM_TYPE_INT8 (0) to OXSHMEM_TYPE_BFLOAT16 (13)"
                 ))),
             }
@@ -210,6 +222,7 @@ fn reduce_of(call: &Reduction<'_>, element: c_int) -> Result<(), Failure> {
 }
 
 /// An exchange with strides, of elements that have the size of `T`.
+#[derive(Clone)]
 struct Strided<'a> {
     own: &'a Pe,
     team: &'a Team,
@@ -233,14 +246,30 @@ fn alltoalls<T: bytemuck::Pod>(call: &Strided<'_>) -> Result<(), Failure> {
     Ok(on!(own, stream, alltoalls(team, dst, src, n))?)
 }
 
-fn alltoalls_of(call: &Strided<'_>, element_bytes: usize) -> Result<(), Failure> {
+/// Does the same as [`alltoalls`] with these strides and the element size. The other members wait
+/// for a call that is wrong, too: memory that no PE owns tells them.
+fn alltoalls_of(
+    call: Strided<'_>,
+    (dst_stride, src_stride): (isize, isize),
+    element_bytes: usize,
+) -> Result<(), Failure> {
+    let refuse = |why: Failure| {
+        let nowhere = Strided { dst: (ptr::null_mut(), 1), src: (ptr::null(), 1), n: 1, ..call.clone() };
+        let _refused = alltoalls::<u8>(&nowhere);
+        Err(why)
+    };
+    let strides = number("dst_stride", dst_stride).and_then(|dst| Ok((dst, number("src_stride", src_stride)?)));
+    let call = match strides {
+        Ok((dst, src)) => &Strided { dst: (call.dst.0, dst), src: (call.src.0, src), ..call.clone() },
+        Err(why) => return refuse(why),
+    };
     match element_bytes {
         1 => alltoalls::<u8>(call),
         2 => alltoalls::<u16>(call),
         4 => alltoalls::<u32>(call),
         8 => alltoalls::<u64>(call),
         16 => alltoalls::<[u64; 2]>(call),
-        other => Err(Failure::invalid(format!("elements have 1, 2, 4, 8 or 16 bytes, not {other}"))),
+        other => refuse(Failure::invalid(format!("elements have 1, 2, 4, 8 or 16 bytes, not {other}"))),
     }
 }
 
@@ -303,20 +332,19 @@ collectives! {
     oxshmem_host_alltoallsmem / oxshmemx_alltoallsmem_on_stream (
         own, team, stream, dst: *mut c_void, src: *const c_void, dst_stride: isize, src_stride: isize, n: usize, element_bytes: usize
     ) {
-        let dst = (dst, number("dst_stride", dst_stride)?);
-        let src = (src, number("src_stride", src_stride)?);
-        alltoalls_of(&Strided { own, team, dst, src, n, stream }, element_bytes)
+        let call = Strided { own, team, dst: (dst, 1), src: (src, 1), n, stream };
+        alltoalls_of(call, (dst_stride, src_stride), element_bytes)
     };
     oxshmem_host_reduce / oxshmemx_reduce_on_stream (
         own, team, stream, op: c_int, element: c_int, dst: *mut c_void, src: *const c_void, n: usize
     ) {
-        let call = Reduction { own, team, op: reduce_op(op)?, dst, src, n, stream, scatter: false };
-        reduce_of(&call, element)
+        let call = Reduction { own, team, op: ReduceOp::Sum, dst, src, n, stream, scatter: false };
+        reduce_of(call, op, element)
     };
     oxshmem_host_reducescatter / oxshmemx_reducescatter_on_stream (
         own, team, stream, op: c_int, element: c_int, dst: *mut c_void, src: *const c_void, n: usize
     ) {
-        let call = Reduction { own, team, op: reduce_op(op)?, dst, src, n, stream, scatter: true };
-        reduce_of(&call, element)
+        let call = Reduction { own, team, op: ReduceOp::Sum, dst, src, n, stream, scatter: true };
+        reduce_of(call, op, element)
     };
 }

@@ -184,8 +184,10 @@ pub enum HeapError {
         allocation: Box<AllocationInfo>,
     },
     /// An address that is not symmetric memory of this PE.
-    #[error("{bytes} bytes at {address:#x}: {problem}")]
+    #[error("{}{bytes} bytes at {address:#x}: {problem}", side.map(|side| format!("{side}: ")).unwrap_or_default())]
     Address {
+        /// Which side of a call has the address, where there are two: `dst` or `src`.
+        side: Option<&'static str>,
         /// The address.
         address: u64,
         /// Length of the access.

@@ -104,6 +104,19 @@ pub(super) fn sides<T>(
     Ok((dst.first(own.id(), dst_needed, "dst")?, src.first(own.id(), src_needed, "src")?))
 }
 
+/// Returns the same for a call of which all members need as much. A side of which they need nothing
+/// may be anywhere: the beginning of the heap stands for it, so that the members agree.
+pub(super) fn equal_sides<T>(
+    own: &Pe,
+    (dst, dst_needed): (&SymmetricView<'_, T>, usize),
+    (src, src_needed): (&SymmetricView<'_, T>, usize),
+) -> Result<Sides, HeapError> {
+    let side = |view: &SymmetricView<'_, T>, needed, name| {
+        if needed == 0 { view.nothing(own.id()).map(|()| own.heap_base()) } else { view.first(own.id(), needed, name) }
+    };
+    Ok((side(dst, dst_needed, "dst")?, side(src, src_needed, "src")?))
+}
+
 /// Returns the number of elements of `parts` parts of `n`; what is more than any slice has is
 /// refused with the range.
 pub(super) fn parts(n: usize, parts: usize) -> usize {

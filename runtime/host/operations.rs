@@ -4,7 +4,9 @@ use bytemuck::Pod;
 
 use oxshmem_system::words::{const32, native};
 
-use super::collectives::{Reducible, checked, defined, meet, parts, queue, refusable, sides, span, stride};
+use super::collectives::{
+    Reducible, checked, defined, equal_sides, meet, parts, queue, refusable, sides, span, stride,
+};
 use super::issuer::{begins, sealed};
 use super::sides::{Destination, Local, LocalMut, Source};
 use super::transfer::{self, Put};
@@ -388,7 +390,7 @@ pub trait Operations: sealed::Issuer {
             let n = src.len();
             let bytes = bytes_of::<T>(n);
             let size = Size { divisible: Some((Collective::Broadcast, bytes)), total: bytes };
-            checked(size, sides(own, (&dst.into_view(), n), (&src, n)), |(dst, src)| {
+            checked(size, equal_sides(own, (&dst.into_view(), n), (&src, n)), |(dst, src)| {
                 (Call::Broadcast as u32, handle, dst, src, refusable(bytes, dst), own.peer(root).into(), 0, 0, 0)
             })
         })
@@ -455,7 +457,7 @@ pub trait Operations: sealed::Issuer {
             let n = src.len();
             let (bytes, total) = (bytes_of::<T>(n), parts(n, team.n_pes()));
             let size = Size { divisible: Some((Collective::Fcollect, bytes)), total: bytes_of::<T>(total) };
-            checked(size, sides(own, (&dst.into_view(), total), (&src, n)), |(dst, src)| {
+            checked(size, equal_sides(own, (&dst.into_view(), total), (&src, n)), |(dst, src)| {
                 (Call::Fcollect as u32, handle, dst, src, refusable(bytes, dst), 0, 0, 0, 0)
             })
         })
@@ -484,7 +486,7 @@ pub trait Operations: sealed::Issuer {
     ) -> Result<()> {
         queue(self, team, |handle, own| {
             let (bytes, total) = (bytes_of::<T>(n), parts(n, team.n_pes()));
-            let sides = sides(own, (&dst.into_view(), total), (&src.into_view(), total));
+            let sides = equal_sides(own, (&dst.into_view(), total), (&src.into_view(), total));
             let size = Size { divisible: Some((Collective::Alltoall, bytes)), total: bytes_of::<T>(total) };
             checked(size, sides, |(dst, src)| {
                 (Call::Alltoall as u32, handle, dst, src, refusable(bytes, dst), 0, 0, 0, 0)
@@ -510,7 +512,7 @@ pub trait Operations: sealed::Issuer {
         queue(self, team, |handle, own| {
             let total = parts(n, team.n_pes());
             let (dst_needed, src_needed) = (span(total, dst.stride), span(total, src.stride));
-            let sides = sides(own, (&dst.view, dst_needed), (&src.view, src_needed));
+            let sides = equal_sides(own, (&dst.view, dst_needed), (&src.view, src_needed));
             let strides = (stride(dst.stride), stride(src.stride));
             let size = Size { divisible: Some((Collective::Alltoalls, bytes_of::<T>(n))), total: bytes_of::<T>(total) };
             checked(size, sides, |(dst, src)| {
@@ -548,7 +550,7 @@ pub trait Operations: sealed::Issuer {
         queue(self, team, |handle, own| {
             let src = src.into_view();
             let n = src.len();
-            let sides = sides(own, (&dst.into_view(), n), (&src, n)).map_err(Into::into);
+            let sides = equal_sides(own, (&dst.into_view(), n), (&src, n)).map_err(Into::into);
             let bytes = bytes_of::<T>(n);
             let size = Size { divisible: Some((Collective::Reduce, bytes)), total: bytes };
             checked(size, sides.and_then(|sides| defined::<T>(op, sides)), |(dst, src)| {
@@ -586,7 +588,7 @@ pub trait Operations: sealed::Issuer {
             let dst = dst.into_view();
             let n = dst.len();
             let total = parts(n, team.n_pes());
-            let sides = sides(own, (&dst, n), (&src.into_view(), total)).map_err(Into::into);
+            let sides = equal_sides(own, (&dst, n), (&src.into_view(), total)).map_err(Into::into);
             let size =
                 Size { divisible: Some((Collective::Reducescatter, bytes_of::<T>(n))), total: bytes_of::<T>(total) };
             checked(size, sides.and_then(|sides| defined::<T>(op, sides)), |(dst, src)| {

@@ -142,7 +142,7 @@ impl Pe {
             Ok(allocation) if allocation.address() == address => Ok(allocation),
             _ => match self.find(address, 1) {
                 Ok(allocation) => Err(HeapError::NotWhole { address, allocation: allocation.info() }),
-                Err(problem) => Err(HeapError::Address { address, bytes: 1, problem }),
+                Err(problem) => Err(HeapError::Address { side: None, address, bytes: 1, problem }),
             },
         };
         self.free_agreed(found)
@@ -303,7 +303,7 @@ impl Pe {
     /// Returns where the program's side of a transfer is.
     pub(crate) fn locate(&self, address: u64, bytes: u64) -> Result<LocalPlace, HeapError> {
         let located = self.heap.borrow().locate(address, bytes);
-        located.map_err(|problem| HeapError::Address { address, bytes, problem })
+        located.map_err(|problem| HeapError::Address { side: None, address, bytes, problem })
     }
 
     /// Returns where the copy at `pe` of `bytes` bytes of this PE's heap is mapped here; `None` if

@@ -119,7 +119,8 @@ impl Pe {
     /// # }
     /// ```
     pub fn unregister_symmetric_at(&self, address: u64) -> Result<()> {
-        let found = self.find(address, 1).map_err(|problem| HeapError::Address { address, bytes: 1, problem });
+        let found =
+            self.find(address, 1).map_err(|problem| HeapError::Address { side: None, address, bytes: 1, problem });
         self.unregister_agreed(found.and_then(|allocation| {
             if allocation.address() == address {
                 Ok(allocation)

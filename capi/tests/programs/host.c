@@ -219,6 +219,20 @@ static void teams(int me, int n) {
             "And is not defined for f32");
     REFUSED(oxshmem_host_alltoallsmem(world, dst, src, 1, 1, 1, 3), OXSHMEM_ERROR_INVALID, "not 3");
     REFUSED(oxshmem_host_alltoallsmem(world, dst, src, -1, 1, 1, 4), OXSHMEM_ERROR_INVALID, "dst_stride is -1");
+    /* By one member alone: the others hear of it at once, and the next call is good. */
+    int other = n == 1 ? OXSHMEM_ERROR_INVALID : OXSHMEM_ERROR_FAULT, is_odd = me == n - 1;
+    const char *why = is_odd ? "" : "reduce";
+    REFUSED(oxshmem_host_reduce(world, is_odd ? (oxshmem_reduce_op)9 : OXSHMEM_REDUCE_SUM, OXSHMEM_TYPE_INT32, dst, src, 1),
+            is_odd ? OXSHMEM_ERROR_INVALID : other, is_odd ? "operator 9" : why);
+    REFUSED(oxshmem_host_reducescatter(world, OXSHMEM_REDUCE_SUM, is_odd ? (oxshmem_type)15 : OXSHMEM_TYPE_INT32, dst, src, 1),
+            is_odd ? OXSHMEM_ERROR_INVALID : other, is_odd ? "type 15" : why);
+    REFUSED(oxshmem_host_alltoallsmem(world, dst, src, 1, is_odd ? -1 : 1, 1, 4), is_odd ? OXSHMEM_ERROR_INVALID : other,
+            is_odd ? "src_stride is -1" : "alltoalls");
+    WORKS(oxshmem_host_int_sum_reduce(world, dst, src, 1));
+    /* No elements may be anywhere. */
+    WORKS(oxshmem_host_float_sum_reduce(world, NULL, NULL, 0));
+    WORKS(oxshmem_host_alltoallmem(world, NULL, NULL, 0));
+    WORKS(oxshmem_host_broadcastmem(world, is_odd ? NULL : dst, src, 0, 0));
     REFUSED(oxshmem_team_split_strided(world, 0, 1, n + 1, &rest), OXSHMEM_ERROR_TEAM, "last member");
     REFUSED(oxshmem_team_split_strided(world, -1, 1, 1, &rest), OXSHMEM_ERROR_INVALID, "start is -1");
     REFUSED(oxshmem_team_split_strided(world, 0, 1, 1, NULL), OXSHMEM_ERROR_INVALID, "team is null");

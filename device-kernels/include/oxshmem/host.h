@@ -17,7 +17,8 @@
  * Streams. `stream` is a cudaStream_t or CUstream of the PE's GPU, null for the legacy default stream; on the `cpu` device it
  * is null and means the PE's own stream. Calls without a stream run on the PE's own stream and return when they are done. They
  * do not wait for kernels that the program has launched, and those do not wait for them. Errors of device code, the program's
- * kernels included, are returned by oxshmem_synchronize and oxshmemx_stream_synchronize.
+ * kernels included, are returned once: by oxshmem_synchronize and oxshmemx_stream_synchronize, or by a call without a stream
+ * that waits before them. The text names the operation that failed, which may be an earlier one than that call.
  */
 #ifndef OXSHMEM_HOST_H
 #define OXSHMEM_HOST_H
