@@ -125,13 +125,13 @@ OXSHMEM_BY_BLOCKS(oxshmem_host_alltoall_copy) {
     oxshmem::port::grid_dependency_sync();
     oxshmem::detail::ByBlocks{team, dst, src, n}.alltoall(oxshmem::detail::Caller::copy_engines);
 }
-OXSHMEM_BOUNDED_KERNEL(512, oxshmem_host_copied, uint32_t call, oxshmem::abi::KnownTeam team) {
+OXSHMEM_BOUNDED_KERNEL(512, oxshmem_host_copied, uint32_t call, oxshmem::abi::KnownTeam team, uint32_t step) {
     oxshmem::port::grid_dependency_sync();
     using namespace oxshmem::abi;
     const Op op = call == static_cast<uint32_t>(Call::broadcast)  ? Op::broadcast
                   : call == static_cast<uint32_t>(Call::fcollect) ? Op::fcollect
                                                                   : Op::alltoall;
-    oxshmem::detail::end_copies<oxshmem::detail::opening_blocks>(team, op, static_cast<Call>(call));
+    oxshmem::detail::end_copies<oxshmem::detail::opening_blocks>(team, op, static_cast<Call>(call), step);
 }
 OXSHMEM_BY_BLOCKS(oxshmem_host_alltoalls_push) {
     oxshmem::port::grid_dependency_sync();

@@ -61,7 +61,7 @@ template <Caller kCaller, uint32_t kTurns> void gathers() {
     }
 }
 
-// A thread plays the copy engine. In the second turn the members do not agree, and meet once only.
+// A thread plays the copy engine. In the second turn the members do not agree.
 void copied() {
     constexpr uint32_t kWords = 4;
     const abi::KnownTeam team = known_world();
@@ -81,7 +81,7 @@ void copied() {
             }
         }
         next_kernel();
-        const int ended = detail::end_copies<opening_blocks>(team, abi::Op::fcollect, abi::Call::fcollect);
+        const int ended = detail::end_copies<opening_blocks>(team, abi::Op::fcollect, abi::Call::fcollect, 1);
         expect((ended == 0) == agree, "the end of copies does not say whether the members have met");
         next_kernel();
         if (agree) {

@@ -146,6 +146,30 @@ void late_block() {
     sum_well(2, "the call after one that failed failed too");
 }
 
+// PE 0's second block leaves out the first of two calls, in which another block misses it when the
+// launch has been aborted. Both fail in all blocks of all PEs. The next one, before which the host
+// has taken the error, does not: each PE has taken an epoch for each call.
+void left_out_once() {
+    uint64_t *const left = heap<uint64_t>(kFlag) + 2;
+    const bool is_out = me() == 0 && block() == 1;
+    if (is_out) {
+        abort_launch();
+        while (port::load<port::order::acquire, port::reach::device>(left) == 0) {
+            port::pause();
+        }
+    } else {
+        fill_together(1, 4);
+        expect(reduce(grid, abi::kTeamWorld, op_sum, target(1), source(1), 4) != 0, "a call without a block has not failed");
+        port::fetch_add<port::order::acq_rel, port::reach::device>(left, uint64_t{1});
+    }
+    fill_together(2, 4);
+    expect(reduce(grid, abi::kTeamWorld, op_sum, target(2), source(2), 4) != 0, "the call after it has not failed");
+    if (me() == 0) {
+        leave_and_take_error(1);
+    }
+    sum_well(3, "the call after those that failed failed too");
+}
+
 // The PE's last block never makes the call: the others leave it when the launch has been aborted,
 // and what they call after that does not tell any of them that it was good.
 void absent_block() {
@@ -237,6 +261,24 @@ template <bool kLate> void part_fails_as_job_ends() {
     sum_well(2, "the call after one that failed failed too");
 }
 
+// A block looks for the end of a turn when another one has given up the next: its own has ended
+// well.
+void slow_to_look() {
+    constexpr detail::Op kOp = detail::Op::reduce;
+    uint64_t *const given_up = heap<uint64_t>(kFlag);
+    if (block() == 0) {
+        expect(detail::enter_own_grid(abi::kTeamWorld, kOp), "the blocks have not met");
+        abort_launch();
+        expect(!detail::enter_own_grid(abi::kTeamWorld, kOp), "a block has met one that has not come");
+        tell(given_up, 1);
+    } else {
+        abi::Team &row = detail::team_row(abi::kTeamWorld);
+        const uint64_t seen = detail::count_block<port::order::acq_rel>(row);
+        await(given_up, 1);
+        expect(detail::await_entered_turn(row, abi::kTeamWorld, kOp, seen, true), "a turn that has ended well has failed");
+    }
+}
+
 // As aborted(), in two calls, which some blocks leave later than others.
 void aborted_twice() {
     for (uint32_t turn = 1; turn <= 2; ++turn) {
@@ -263,19 +305,28 @@ void disagreement_in_two() {
     sum_well(2, "the call after it failed too");
 }
 
-// The members do not agree: the call fails in every block.
-void disagreement() {
+// The members do not agree: the call fails in every block. With `kOrders` the call orders what was
+// stored before it, and no block leaves it before all members have made it.
+template <bool kOrders> void disagreement() {
+    uint64_t *const makes_it = heap<uint64_t>(kFlag) + 4; // of each PE
+    for (int pe = 0; block() == 0 && lane() == 0 && pe < port::state().n_pes; ++pe) {
+        port::store<port::order::relaxed, port::reach::system>(detail::translate(makes_it + me(), pe), uint64_t{1});
+    }
     fill_together(1, 4);
     const uint64_t n = me() == 0 ? 4 : 2;
     expect(reduce(grid, abi::kTeamWorld, op_sum, target(1), source(1), n) != 0,
            "a call that differs from another member's has not failed");
+    for (int pe = 0; kOrders && pe < port::state().n_pes; ++pe) {
+        expect(port::load<port::order::relaxed, port::reach::system>(makes_it + pe) == 1,
+               "a block has left a call that another member has not made yet");
+    }
     sum_well(2, "the call after it failed too");
 }
 
 // The same after a call in which another member may still be.
 void disagreement_after_sync() {
     expect(team_sync(grid, abi::kTeamWorld) == 0, "sync failed");
-    disagreement();
+    disagreement<true>();
 }
 
 using abi::Algorithm;
@@ -319,21 +370,26 @@ constexpr oxshmem_explore_program kPrograms[] = {
     in_grid("reduce_in_two", sums_in_two<thread_scope, 3>, 2, 1, Algorithm::push, 0xfffffffe),
     posting("quiet", quiet_of_all, 2, 2, 40000),
     failing(in_grid("late_block", late_block, 2, 2, Algorithm::packets, 3)),
+    failing(in_grid("slow_to_look", slow_to_look, 2, 2, Algorithm::packets, 2)),
+    failing(in_grid("left_out_once", left_out_once, 2, 2, Algorithm::packets, 2)),
+    failing(in_grid("left_out_once_3", left_out_once, 2, 3, Algorithm::packets, 2)),
+    failing(in_grid("left_out_once_push", left_out_once, 2, 2, Algorithm::push, 2)),
+    failing(in_grid("left_out_once_packets", left_out_once, 2, 2, kPacketsOfAll, 2)),
     failing(in_grid("late_block_3", late_block, 2, 3, Algorithm::packets, 3)),
     failing(in_grid("late_block_push", late_block, 2, 2, Algorithm::push, 2)),
     failing(in_grid("late_block_push_3", late_block, 2, 3, Algorithm::push, 2)),
     failing(in_grid("late_block_push_of_3", late_block, 3, 2, Algorithm::push, 2)),
     failing(in_grid("late_block_packets_of_3", late_block, 3, 2, kPacketsOfAll, 2)),
     failing(in_grid("late_block_of_3", late_block, 3, 2, Algorithm::packets, 2)),
-    failing(in_grid("disagreement_of_3", disagreement, 3, 2, Algorithm::push, 4)),
-    failing(in_grid("disagreement_packets_of_3", disagreement, 3, 2, kPacketsOfAll, 4)),
+    failing(in_grid("disagreement_of_3", disagreement<true>, 3, 2, Algorithm::push, 4)),
+    failing(in_grid("disagreement_packets_of_3", disagreement<false>, 3, 2, kPacketsOfAll, 4)),
     failing(in_grid("disagreement_after_sync_of_3", disagreement_after_sync, 3, 2, Algorithm::push, 4)),
     failing(in_grid("disagreement_in_two_of_3", disagreement_in_two, 3, 2, Algorithm::push, 4)),
     failing(in_grid("late_block_packets", late_block, 2, 2, kPacketsOfAll, 2)),
     failing(in_grid("late_block_packets_3", late_block, 2, 3, kPacketsOfAll, 2)),
     failing(in_grid("late_block_alone_packets", late_block_alone, 1, 3, kPacketsOfAll, 2)),
     failing(in_grid("absent_block_packets", absent_block, 1, 3, kPacketsOfAll, 2)),
-    failing(in_grid("disagreement_packets", disagreement, 2, 2, kPacketsOfAll, 4)),
+    failing(in_grid("disagreement_packets", disagreement<false>, 2, 2, kPacketsOfAll, 4)),
     failing(in_grid("late_block_alone", late_block_alone, 1, 3, Algorithm::push, 2)),
     failing(in_grid("aborted", aborted<false>, 2, 2, Algorithm::packets, 4)),
     failing(in_grid("aborted_push", aborted<false>, 2, 2, Algorithm::push, 4)),
@@ -350,8 +406,8 @@ constexpr oxshmem_explore_program kPrograms[] = {
     failing(in_grid("part_fails_as_job_ends_late", part_fails_as_job_ends<true>, 1, 2, kPacketsOfAll, 2)),
     failing(in_grid("absent_block", absent_block, 1, 3, Algorithm::packets, 2)),
     failing(in_grid("absent_block_push", absent_block, 1, 3, Algorithm::push, 2)),
-    failing(in_grid("disagreement", disagreement, 2, 2, Algorithm::push, 4)),
-    failing(in_grid("disagreement_3", disagreement, 2, 3, Algorithm::push, 4)),
+    failing(in_grid("disagreement", disagreement<true>, 2, 2, Algorithm::push, 4)),
+    failing(in_grid("disagreement_3", disagreement<true>, 2, 3, Algorithm::push, 4)),
     failing(in_grid("disagreement_in_two", disagreement_in_two, 2, 2, Algorithm::push, 4)),
     failing(in_grid("disagreement_in_two_3", disagreement_in_two, 2, 3, Algorithm::push, 4)),
 };

@@ -13,6 +13,21 @@ template <class Scope, uint32_t kTurns, uint32_t kWords> void fcollects() {
         [](uint32_t turn) { check_gathered(turn, target(0), kWords); });
 }
 
+// A member stores to its own target before the call, which comes before what the others store
+// there.
+template <class Scope, uint32_t kTurns, uint32_t kWords> void collects() {
+    turns<kTurns>(
+        kWords,
+        [](uint32_t) {
+            for (uint32_t i = 0; lane() == 0 && i < static_cast<uint32_t>(port::state().n_pes) * kWords; ++i) {
+                port::store<port::order::relaxed, port::reach::block>(target(0) + i, uint64_t{7});
+            }
+            port::sync_block();
+            return collect(Scope{}, abi::kTeamWorld, target(0), source(0), kWords);
+        },
+        [](uint32_t turn) { check_gathered(turn, target(0), kWords); });
+}
+
 template <class Scope, uint32_t kTurns, uint32_t kWords> void alltoalls_in_turns() {
     turns<kTurns>(
         static_cast<uint32_t>(port::state().n_pes) * kWords,
@@ -38,6 +53,9 @@ using abi::Algorithm;
 constexpr oxshmem_explore_program kPrograms[] = {
     near(Algorithm::push, collective("fcollect", fcollects<thread_scope, 3, 2>, 2, 1, 2)),
     near(Algorithm::push, collective("fcollect_warp", fcollects<warp_scope, 2, 4>, 2, 2, 0xfffffffe)),
+    near(Algorithm::push, collective("collect", collects<thread_scope, 2, 2>, 2, 1, 2)),
+    near(Algorithm::push, collective("collect_warp", collects<warp_scope, 2, 2>, 2, 2, 0xfffffffe)),
+    near(Algorithm::push, collective("collect_3", collects<thread_scope, 2, 1>, 3, 1, 3)),
     near(Algorithm::push, collective("alltoalls", alltoalls_in_turns<thread_scope, 2, 1>, 3, 1, 3)),
     near(Algorithm::push, collective("reduce", sums<thread_scope, 3, 3>, 2, 1, 2)),
     near(Algorithm::one_shot, collective("reduce_one_shot", sums<thread_scope, 3, 2>, 2, 1, 0xfffffffe)),

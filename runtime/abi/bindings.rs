@@ -1162,9 +1162,9 @@ pub enum Algorithm {
     OneShot = 3,
     /// load and store within a node, messages between nodes; for the host's kernels (detail/levels.h)
     Levels = 4,
-    /// broadcast and reduce: packets of shares, which each member passes on; for the host's kernels
+    /// broadcast and reduce: packets of shares, which each member passes on; by several blocks
     Relay = 5,
-    /// broadcast, fcollect and alltoall: copies that the host queues between meetings
+    /// broadcast, fcollect and alltoall: copies that the host queues after a meeting
     CopyEngines = 6,
 }
 /** `algorithm` is used up to this many bytes: of dst for broadcast and reduce, of one member's
@@ -1224,7 +1224,8 @@ pub const LONG_BROADCAST_LANES: u32 = 8192;
    uint64_t rounds\[2\]\[kRounds\]                 headers of a meeting by dissemination
    uint64_t headers\[2\]\[kOneRoundPes\]           headers of a meeting in one round: slot i is written by member i alone
    uint64_t arrivals\[2\]\[2\]\[n_pes\]              member i tells that what it sends has arrived
-   unsigned char packets\[2\]\[kPacketBytes\]      packets, or pieces on their way
+   unsigned char packets\[2\]\[kPacketBytes\]      packets, or pieces on their way: more bytes where n_pes members
+                                               need more for two pieces of 16 bytes each
  and for each further block of a collective that several blocks carry out:
    uint64_t headers\[2\]\[kOneRoundPes\]
    uint64_t arrivals\[2\]\[2\]\[n_pes\]

@@ -90,7 +90,29 @@ pub(crate) const fn grid_words_at(n_pes: u64, blocks: u64) -> u64 {
     let arrivals = (2 * 2 * n_pes * 8).next_multiple_of(LINE_BYTES);
     let further = blocks.saturating_sub(1);
     let passed = if n_pes > 2 { blocks * BLOCK_PACKET_BYTES } else { 0 };
-    rounds + headers + arrivals + 2 * PACKET_BYTES + further * (headers + arrivals + 2 * BLOCK_PACKET_BYTES) + passed
+    rounds
+        + headers
+        + arrivals
+        + 2 * packet_bytes(n_pes)
+        + further * (headers + arrivals + 2 * BLOCK_PACKET_BYTES)
+        + passed
+}
+
+/// Returns the epoch of a team's next meeting, as `epoch_after` in `meet.h` does: 0 and 1 are left
+/// out.
+#[must_use]
+pub(crate) const fn epoch_after(epoch: u32) -> u32 {
+    match epoch.wrapping_add(1) {
+        0 | 1 => epoch.wrapping_add(3),
+        next => next,
+    }
+}
+
+/// Returns the bytes of the packets of one parity in the workspace of a team of `n_pes` members, as
+/// `TeamView::packet_bytes` in `meet.h` does: at least two pieces of 16 bytes for each member.
+const fn packet_bytes(n_pes: u64) -> u64 {
+    let needed = (n_pes * 2 * 16).next_multiple_of(LINE_BYTES);
+    if needed < PACKET_BYTES { PACKET_BYTES } else { needed }
 }
 
 const fn least(a: u64, b: u64) -> u64 {
@@ -124,4 +146,22 @@ pub const fn packet_share(n_pes: usize) -> u32 {
 pub const fn block_share(n_pes: usize) -> u32 {
     let senders = if n_pes > 2 { n_pes as u64 - 1 } else { 1 };
     (BLOCK_PACKET_BYTES / senders / 32 * 32) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_pieces_of_each_member_fit_the_packets() {
+        for n_pes in [1, 2, 1023, 1024, 1025, 2048, 4095, 4096] {
+            assert!(packet_bytes(n_pes) / 2 / n_pes >= 16, "{n_pes}");
+        }
+        assert_eq!([packet_bytes(1), packet_bytes(1024)], [PACKET_BYTES; 2]);
+    }
+
+    #[test]
+    fn two_epochs_are_left_out() {
+        assert_eq!([5, u32::MAX - 1, u32::MAX, 0].map(epoch_after), [6, u32::MAX, 2, 3]);
+    }
 }

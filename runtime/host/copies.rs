@@ -1,5 +1,6 @@
 //! Collectives whose data copy engines move, so that none of it passes through a multiprocessor.
-//! The members meet before and after, by small kernels, because a wait of a stream has no deadline.
+//! Small kernels let the members meet before them and tell each other when they are through,
+//! because a wait of a stream has no deadline.
 
 use super::transfer::{Put, THREADS};
 use crate::Result;
@@ -14,7 +15,7 @@ pub(super) type Args = (u32, i32, u64, u64, u64, i64, i64, u32, u32);
 
 /// Bytes of a broadcast that several members pass on while the next ones come.
 const PASSED_ON: u64 = 16 << 20;
-/// The most such parts of a broadcast: each ends with a meeting.
+/// The most such parts of a broadcast: after each the members wait for each other.
 const MOST_PARTS: u64 = 8;
 /// Shares begin at multiples of this many bytes.
 const ALIGNMENT: u64 = 128;
@@ -62,8 +63,8 @@ impl View {
         (1..self.members).map(move |distance| (self.me + distance) % self.members)
     }
 
-    /// Returns what this member copies, step by step; after each step the members meet. All have
-    /// the same number of steps.
+    /// Returns what this member copies, step by step; after each step the members wait for each
+    /// other. All have the same number of steps.
     fn steps(self) -> Vec<Vec<Part>> {
         if self.call == Call::Broadcast as u32 {
             return self.broadcast();
@@ -126,11 +127,11 @@ pub(super) fn queue_copies(
     let me = usize::try_from(known.my_pe).unwrap_or(usize::MAX);
     let root = usize::try_from(root).unwrap_or(usize::MAX);
     let view = View { call, me, members: pes.len(), dst, src, bytes, root };
-    // The meeting of a call that is wrong fails on all members, and then no other follows.
-    let steps = if refused || !view.is_accepted() { vec![Vec::new()] } else { view.steps() };
+    // The meeting of a call that is wrong fails on all members, and no step follows it.
+    let steps = if refused || !view.is_accepted() { Vec::new() } else { view.steps() };
     let put =
         |part: Part| Put { is_copied_in_graphs: true, ..Put::new((part.to, part.from), part.bytes, pes[part.member]) };
-    for step in steps {
+    for (step, number) in steps.into_iter().zip(1_u32..) {
         let puts = step.into_iter().filter(|part| part.bytes != 0).map(put);
         let (here, there): (Vec<Put>, Vec<Put>) = puts.partition(|put| put.pe == own.my_pe());
         // A copy within the GPU takes nothing of its links, and costs no time beside those over
@@ -147,7 +148,7 @@ pub(super) fn queue_copies(
             unsafe { own.queue_put(put, stream) }?;
         }
         // SAFETY: the kernel takes what the host knows of a team, and checks that it still exists.
-        unsafe { own.queue_collective(stream, "oxshmem_host_copied", config, (call, known)) }?;
+        unsafe { own.queue_collective(stream, "oxshmem_host_copied", config, (call, known, number)) }?;
     }
     Ok(())
 }

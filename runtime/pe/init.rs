@@ -1,7 +1,7 @@
 //! Init: how a PE comes to be, in stages. Each stage has what the stages before it established, and
 //! needs all PEs to come as far.
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::fmt;
 use std::io::Write as _;
 use std::marker::PhantomData;
@@ -476,6 +476,7 @@ impl Connected {
             levels: OnceCell::new(),
             teams: RefCell::new(self.teams),
             contexts: RefCell::default(),
+            stopped: Cell::default(),
             aggregate: OnceCell::new(),
             aggregates: RefCell::default(),
             mixed_words: self.mixed_words,

@@ -128,6 +128,8 @@ pub struct Pe {
     bootstrap: Arc<Bootstrap>,
     init_phases: Vec<(&'static str, Duration)>,
     profile: HostProfile,
+    /// Whether a kernel was stopped in the middle, and may have left calls of teams half counted.
+    stopped: Cell<bool>,
     /// The stream of the program that was named last.
     named: RefCell<Option<device::Stream>>,
     // After the bootstrap, whose end may be what a dump is made of.

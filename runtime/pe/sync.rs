@@ -105,6 +105,7 @@ impl Pe {
             network.forget_idle(&self.state)?;
         }
         let fault = self.take_fault(&report)?;
+        self.mend_teams(ended.as_ref().err())?;
         self.dump_deadline(fault.as_ref(), ended.as_ref().err());
         let earlier = board.ended(wait);
         if let Some(fault) = fault.as_ref().filter(|fault| fault.ends_waits()) {
@@ -118,6 +119,20 @@ impl Pe {
             return Err(error.into());
         }
         earlier.or(fault).map_or(Ok(()), |fault| Err(fault.into()))
+    }
+
+    /// Makes teams fit for further calls after a kernel was stopped in the middle, as soon as no
+    /// other kernel runs. `ended`: how the wait has ended.
+    fn mend_teams(&self, ended: Option<&DeviceError>) -> Result<()> {
+        if matches!(ended, Some(DeviceError::Kernel(_))) {
+            self.stopped.set(true);
+        }
+        let is_idle = || !self.device.runs_elsewhere() && self.device.has_ended(&Stream::OWN) == Some(true);
+        if self.stopped.get() && is_idle() {
+            self.stopped.set(false);
+            self.parts.teams.forget_stopped_kernels(&self.slab)?;
+        }
+        Ok(())
     }
 
     /// Makes a dump if a wait of the device API, or the wait for a kernel, has reached its

@@ -16,6 +16,11 @@ use crate::heap::SymmetricHeap;
 use crate::memory::MemoryKind;
 use crate::slab::{Layout, Offset, Slab};
 
+/// Returns the word of a row's grid for the turn after one that has failed.
+fn turn_after(grid: u64) -> u64 {
+    (grid / abi::GRID_TURN).wrapping_add(2).wrapping_mul(abi::GRID_TURN)
+}
+
 /// What the storage needs of a PE.
 pub(super) struct Ground<'a> {
     pub device: &'a dyn Device,
@@ -102,8 +107,31 @@ impl TeamStorage {
         const GRID_AT: usize = core::mem::offset_of!(abi::Team, grid) / 8;
         for (row, abi::Team { handle, grid, .. }) in self.read(slab)?.into_iter().enumerate() {
             if handle != abi::TEAM_INVALID && grid & abi::GRID_GIVEN_UP != 0 {
-                let turn = (grid / abi::GRID_TURN).wrapping_add(2).wrapping_mul(abi::GRID_TURN);
-                slab.write(self.table, (row * WORDS + GRID_AT) as u64, &turn)?;
+                slab.write(self.table, (row * WORDS + GRID_AT) as u64, &turn_after(grid))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes teams fit for further calls after a kernel was stopped in the middle of one, which its
+    /// blocks have counted in part. No kernel may run.
+    pub(crate) fn forget_stopped_kernels(&self, slab: &Slab) -> Result<()> {
+        const QUADS: usize = size_of::<abi::Team>() / 8;
+        const GRID_AT: usize = core::mem::offset_of!(abi::Team, grid) / 8;
+        const WORDS: usize = size_of::<abi::Team>() / 4;
+        const EPOCH_AT: usize = core::mem::offset_of!(abi::Team, epoch) / 4;
+        const ENTERED_AT: usize = core::mem::offset_of!(abi::Team, entered) / 4;
+        for (row, abi::Team { handle, grid, entered, epoch, .. }) in self.read(slab)?.into_iter().enumerate() {
+            if handle == abi::TEAM_INVALID {
+                continue;
+            }
+            if grid % abi::GRID_TURN != 0 {
+                slab.write(self.table, (row * QUADS + GRID_AT) as u64, &turn_after(grid))?;
+            }
+            if entered != 0 {
+                // These blocks have told the other members of the epoch.
+                slab.write(self.table, (row * WORDS + EPOCH_AT) as u64, &abi::epoch_after(epoch))?;
+                slab.write(self.table, (row * WORDS + ENTERED_AT) as u64, &0_u32)?;
             }
         }
         Ok(())

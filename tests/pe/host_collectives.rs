@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::fmt::Debug;
 use std::ops::Range;
+use std::time::Duration;
 
 use bytemuck::Pod;
 use half::{bf16, f16};
@@ -563,6 +564,31 @@ pub fn late(_: &[String]) -> Outcome {
         assert_eq!(pe.read(dst.view(..size * n))?, expected);
     }
     team.destroy(&pe)?;
+    Ok(pe.finalize()?)
+}
+
+/// A member that is late once does not keep the members missing each other in what they call after
+/// that, though nothing else lets them meet. Run with a short `OXSHMEM_TIMEOUT`.
+pub fn late_once(_: &[String]) -> Outcome {
+    const LATE: usize = 1;
+    /// One and a half deadlines.
+    const PAUSE: Duration = Duration::from_millis(450);
+    /// In one of these they meet again: each takes a deadline at most.
+    const CALLS: u64 = 10;
+    let pe = oxshmem::init()?;
+    let (me, n, world) = (pe.my_pe(), pe.n_pes() as u64, pe.team_world());
+    let (src, dst) = (pe.alloc::<u64>(1)?, pe.alloc::<u64>(1)?);
+    pe.barrier_all()?;
+    if me == LATE {
+        std::thread::sleep(PAUSE);
+    }
+    let mut last = Ok(());
+    for call in 1..=CALLS {
+        pe.write(&src, &[call])?;
+        last = pe.reduce(&world, ReduceOp::Sum, &dst, &src);
+    }
+    last?;
+    assert_eq!(pe.read(&dst)?, [CALLS * n]);
     Ok(pe.finalize()?)
 }
 

@@ -130,7 +130,8 @@ pub fn cost((call, algorithm): Way, near: bool, n: u64, bytes: u64) -> Option<Co
             meeting.and(turns * each, turns * (doublings + ends))
         }
         // The sizes travel first: as packets beside the headers, or as messages of their own.
-        (Call::Collect, _) if near => meeting.and(pairs + pairs, 1),
+        // After packets, which order nothing, the members meet once more before they store.
+        (Call::Collect, _) if near => meeting.and(3 * pairs, 2),
         (Call::Collect, _) => meeting.and(pairs + pairs, 2),
         // The others read, and say so to the root.
         (Call::Broadcast, _) if near => meeting.and(n - 1, 1),

@@ -446,8 +446,8 @@ enum class Algorithm : uint32_t {
     tree = 2,         // a binomial tree (broadcast) or recursive doubling (reduce); messages by put with signal
     one_shot = 3,     // reduce: after a meeting, each member loads the data of all; load and store reach, and dst is not src
     levels = 4,       // load and store within a node, messages between nodes; for the host's kernels (detail/levels.h)
-    relay = 5,        // broadcast and reduce: packets of shares, which each member passes on; for the host's kernels
-    copy_engines = 6, // broadcast, fcollect and alltoall: copies that the host queues between meetings
+    relay = 5,        // broadcast and reduce: packets of shares, which each member passes on; by several blocks
+    copy_engines = 6, // broadcast, fcollect and alltoall: copies that the host queues after a meeting
 };
 
 // `algorithm` is used up to this many bytes: of dst for broadcast and reduce, of one member's
@@ -487,7 +487,8 @@ constexpr uint32_t kLongBroadcastLanes = 8192;
 //   uint64_t rounds[2][kRounds]                 headers of a meeting by dissemination
 //   uint64_t headers[2][kOneRoundPes]           headers of a meeting in one round: slot i is written by member i alone
 //   uint64_t arrivals[2][2][n_pes]              member i tells that what it sends has arrived
-//   unsigned char packets[2][kPacketBytes]      packets, or pieces on their way
+//   unsigned char packets[2][kPacketBytes]      packets, or pieces on their way: more bytes where n_pes members
+//                                               need more for two pieces of 16 bytes each
 // and for each further block of a collective that several blocks carry out:
 //   uint64_t headers[2][kOneRoundPes]
 //   uint64_t arrivals[2][2][n_pes]

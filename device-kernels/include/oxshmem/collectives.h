@@ -101,20 +101,23 @@ OXSHMEM_DEVICE int broadcast_named(const TeamName<Scope> &name, void *dst, const
     return finish_or_leave<Scope, kBegins>(session, good, root, begun);
 }
 
-// The end of what copy engines do for a collective: the members meet, unless the meeting before it
-// has failed, and then have each other's copies, which the stream has completed.
-template <class Scope> OXSHMEM_DEVICE int end_copies(const TeamName<Scope> &name, Op op, Call call) {
+// The end of step `step`, from 1 on, of what copy engines do for a collective: the stream has
+// completed this member's copies of the step, so it tells the others, and waits until they say the
+// same. The call keeps the epoch of its meeting, so each member takes one epoch for it, however it
+// ends. A member whose meeting or earlier step has failed tells nothing, and the others wait for it
+// until the deadline.
+template <class Scope> OXSHMEM_DEVICE int end_copies(const TeamName<Scope> &name, Op op, Call call, uint32_t step) {
     static_assert(kOpensGrid<Scope>);
-    TeamView team;
-    view_team<Scope>(team, name, op);
-    if (port::load<order::relaxed, reach::device>(&team_row(name.handle).stopped) == team.epoch) {
+    Session session;
+    begin<Scope>(session, name, op, call);
+    if (!has_row<Scope>(session.team, name, op)) {
         return 1;
     }
-    if (!settle<Scope>(team, name, op)) {
+    if (port::load<order::relaxed, reach::device>(&team_row(name.handle).stopped) == session.team.epoch) {
         return 1;
     }
-    release_stores();
-    return meet<Scope, true>(team, op, announce(call, 0)) ? 0 : 1;
+    arrive<Scope, true>(session, 0, 0, session.team.n, step);
+    return await_arrivals<Scope>(session, 0, [&](int) { return step; }) ? 0 : 1;
 }
 
 template <class Scope, bool kBegins = false>
@@ -309,7 +312,8 @@ OXSHMEM_DEVICE bool check_collected(Session &session, const Sizes &sizes, void *
         largest = size > largest ? size : largest;
         total = total + size < total ? ~0ull : total + size;
     }
-    check_buffers<Scope>(session, dst, total, src, bytes, false);
+    // What the largest contribution would overlap is looked at by all, so that all refuse the call.
+    check_buffers<Scope>(session, dst, total, src, largest, false);
     return !session.bad;
 }
 
@@ -415,6 +419,12 @@ OXSHMEM_OUTLINE int collect_bytes(int handle, void *dst, const void *src, uint64
     }
     char *to = at_offset(dst, before);
     if (team.one_round) {
+        // The packets with the sizes ordered nothing: what a member has stored to its own dst
+        // before the call comes before what others store there.
+        arrive<Scope, true>(session, 1, 0, team.n);
+        if (!await_arrivals<Scope>(session, 1, [](int) { return 1u; })) {
+            return 1;
+        }
         spread<Scope>(session, to, src, bytes);
         tell_of_end<Scope, true>(session);
         return finish<Scope>(session) ? 0 : 1;
@@ -587,6 +597,11 @@ enum class GridForm : uint32_t { by_one_block, push, one_shot, packets, relay };
 #endif
 constexpr uint64_t kRelayedFrom = OXSHMEM_RELAYED_FROM;
 
+// Up to how many bytes one block sends packets for its grid: that takes no longer than by all of
+// them, and leaves these to themselves. Between two H200s 4 KiB take as long either way, and 8 KiB
+// 1 us less by all.
+constexpr uint64_t kPacketsOfOne = 4096;
+
 // What a team's row says beside TeamView of how a grid carries out one collective.
 struct GridTable {
     abi::Choice choices[abi::kChoices];
@@ -595,7 +610,7 @@ struct GridTable {
 
 // Requests it, before the caller waits for the rest of the row: all of it is on its way together.
 OXSHMEM_DEVICE GridTable table_for_grid(int handle, Collective collective) {
-    const abi::Team &row = team_row(is_row_of_table(handle) ? handle : abi::kTeamWorld);
+    const abi::Team &row = row_to_read(handle);
     GridTable table;
     OXSHMEM_UNROLL
     for (uint32_t i = 0; i < abi::kChoices; ++i) {
@@ -613,10 +628,11 @@ OXSHMEM_DEVICE GridTable table_for_grid(int handle, Collective collective) {
 OXSHMEM_DEVICE GridForm form_for_grid(const TeamView &team, const GridTable &table, Collective collective, uint64_t bytes) {
     const Algorithm algorithm = choice_among(table.choices, bytes, team.one_round && bytes <= packet_room(team));
     const uint32_t blocks = sharing_blocks();
-    if (!team.one_round || blocks == 1 || bytes == 0 || algorithm == Algorithm::packets || algorithm == Algorithm::tree) {
+    const bool is_free = (table.chosen >> static_cast<uint32_t>(collective) & 1) == 0;
+    const bool sends_alone = algorithm == Algorithm::packets && (!is_free || bytes <= kPacketsOfOne);
+    if (!team.one_round || blocks == 1 || bytes == 0 || sends_alone || algorithm == Algorithm::tree) {
         return GridForm::by_one_block;
     }
-    const bool is_free = (table.chosen >> static_cast<uint32_t>(collective) & 1) == 0;
     const uint64_t room = static_cast<uint64_t>(table.block_share / 2) * blocks;
     const uint64_t most = least(room, abi::kBlocksPackets);
     const int shares = collective == Collective::broadcast ? team.n - 1 : collective == Collective::reduce ? team.n : 0;
@@ -671,24 +687,15 @@ template <class Scope, class Collecting> OXSHMEM_DEVICE int call_in(int handle, 
     }
 }
 
-template <class Scope> OXSHMEM_DEVICE int fcollect_in(int handle, void *dst, const void *src, uint64_t bytes) {
+// alltoall (`kToEach`) and fcollect.
+template <class Scope, bool kToEach> OXSHMEM_DEVICE int gather_in(int handle, void *dst, const void *src, uint64_t bytes) {
     if constexpr (kDstIsReady && !kIsGrid<Scope>) {
         int failed = 0;
-        if (gather_directly<Scope, true>(handle, dst, src, bytes, failed)) {
+        if (gather_directly<Scope, kToEach>(handle, dst, src, bytes, failed)) {
             return failed;
         }
     }
-    return call_in<Scope>(handle, GatherCall<false>{dst, src, bytes});
-}
-
-template <class Scope> OXSHMEM_DEVICE int alltoall_in(int handle, void *dst, const void *src, uint64_t bytes) {
-    if constexpr (kDstIsReady && !kIsGrid<Scope>) {
-        int failed = 0;
-        if (gather_directly<Scope, false>(handle, dst, src, bytes, failed)) {
-            return failed;
-        }
-    }
-    return call_in<Scope>(handle, GatherCall<true>{dst, src, bytes});
+    return call_in<Scope>(handle, GatherCall<kToEach>{dst, src, bytes});
 }
 
 // What one member contributes only this member knows, so the blocks cannot agree on a way to share
@@ -726,18 +733,18 @@ template <class Scope, class T> OXSHMEM_DEVICE int collect(Scope, team_t team, T
 
 // The same, of one length for all.
 template <class Scope> OXSHMEM_DEVICE int fcollectmem(Scope, team_t team, void *dst, const void *src, size_t bytes) {
-    return detail::fcollect_in<Scope>(team, dst, src, bytes);
+    return detail::gather_in<Scope, false>(team, dst, src, bytes);
 }
 template <class Scope, class T> OXSHMEM_DEVICE int fcollect(Scope, team_t team, T *dst, const T *src, size_t n) {
-    return detail::fcollect_in<Scope>(team, dst, src, detail::bytes_of<T>(n));
+    return detail::gather_in<Scope, false>(team, dst, src, detail::bytes_of<T>(n));
 }
 
 // Part j of member i's src, of `n` elements, becomes part i of member j's dst.
 template <class Scope> OXSHMEM_DEVICE int alltoallmem(Scope, team_t team, void *dst, const void *src, size_t bytes) {
-    return detail::alltoall_in<Scope>(team, dst, src, bytes);
+    return detail::gather_in<Scope, true>(team, dst, src, bytes);
 }
 template <class Scope, class T> OXSHMEM_DEVICE int alltoall(Scope, team_t team, T *dst, const T *src, size_t n) {
-    return detail::alltoall_in<Scope>(team, dst, src, detail::bytes_of<T>(n));
+    return detail::gather_in<Scope, true>(team, dst, src, detail::bytes_of<T>(n));
 }
 
 // The same with elements `dst_stride` and `src_stride` elements apart, at least 1.

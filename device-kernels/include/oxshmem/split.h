@@ -75,6 +75,11 @@ OXSHMEM_LAZY OXSHMEM_DEVICE bool finish_begun(const Begun<grid_scope> &begun) {
     if (begun.together) {
         return finish<blocks_scope>(begun.session, begun.root);
     }
+    // A block that leaves the second call out is missed here, before the wait for the others'
+    // parts.
+    if (!enter_own_grid(begun.team, begun.op, false)) {
+        return false;
+    }
     const bool good = !begun.leads || begun.state == kEnded || finish<block_scope>(begun.session, begun.root);
     return leave_own_grid(begun.team, begun.op, good);
 }

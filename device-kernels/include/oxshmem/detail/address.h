@@ -107,11 +107,12 @@ OXSHMEM_DEVICE uint64_t offset_of(const void *address) {
     return reinterpret_cast<uint64_t>(address) - port::state().heap_base;
 }
 
-// Returns whether [address, address + bytes) lies in this PE's heap.
+// Returns whether [address, address + bytes) lies in this PE's heap. No bytes lie in it even where
+// it ends.
 OXSHMEM_DEVICE bool in_heap(const void *address, uint64_t bytes) {
     const uint64_t offset = offset_of(address);
     const uint64_t room = port::state().heap_bytes;
-    return offset < room && bytes <= room - offset;
+    return offset <= room && bytes <= room - offset;
 }
 
 // The same for one aligned word of at most 16 bytes, which an empty heap would not hold.

@@ -274,8 +274,10 @@ template <class Scope, class Wanted> OXSHMEM_DEVICE bool await_arrivals(const Se
 }
 
 // Tells load/store reachable members, from `first` to before `last`, that all lanes' stores to them
-// are done.
-template <class Scope, bool Visible> OXSHMEM_DEVICE void arrive(const Session &session, int kind, int first, int last) {
+// are done, as `count` of the arrivals. Without `Visible` it tells that their loads are over, which
+// have returned what the lanes have stored since.
+template <class Scope, bool Visible>
+OXSHMEM_DEVICE void arrive(const Session &session, int kind, int first, int last, uint32_t count = 1) {
     Scope::sync();
     const int rank = static_cast<int>(Meeting<Scope>::rank());
     const int lanes = meeting_lanes(static_cast<int>(Meeting<Scope>::size()));
@@ -285,8 +287,9 @@ template <class Scope, bool Visible> OXSHMEM_DEVICE void arrive(const Session &s
         }
         uint64_t *own = session.team.arrivals(kind) + session.team.me;
         for (int member = first + rank; member < last; member += lanes) {
-            OXSHMEM_ON_MESSAGE(session.team.pe_of(member), own, 1);
-            port::store<order::relaxed, reach::system>(translate(own, session.team.pe_of(member)), arrival_of(session.team, 1));
+            OXSHMEM_ON_MESSAGE(session.team.pe_of(member), own, count);
+            port::store<order::relaxed, reach::system>(translate(own, session.team.pe_of(member)),
+                                                       arrival_of(session.team, count));
         }
     }
 }

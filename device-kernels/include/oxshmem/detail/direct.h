@@ -69,7 +69,7 @@ OXSHMEM_DEVICE uint64_t most_by_block() {
 // again for each member.
 constexpr uint64_t kMostToAll = 1 << 30; // bytes to all members together
 constexpr uint32_t kNoTile = 1u << 31;   // after all of them
-template <class Scope, bool kSame> OXSHMEM_DEVICE void copy_to_all(int handle, void *dst, const void *src, uint32_t bytes) {
+template <class Scope, bool kToEach> OXSHMEM_DEVICE void copy_to_all(int handle, void *dst, const void *src, uint32_t bytes) {
     constexpr uint32_t kUnits = 4, kStride = Scope::kLanes * kPiece, kTile = kUnits * kStride;
     const uint32_t step = Scope::size() / Scope::kLanes * kTile; // complete warps
     uint32_t at = Scope::rank() / Scope::kLanes * kTile;
@@ -77,12 +77,12 @@ template <class Scope, bool kSame> OXSHMEM_DEVICE void copy_to_all(int handle, v
     int member = team_row(handle).my_pe;
     const uint64_t mine = static_cast<uint64_t>(bytes) * static_cast<uint32_t>(member);
     char *to = at_offset(dst, mine);
-    const char *from = at_offset(src, kSame ? 0 : mine);
+    const char *from = at_offset(src, kToEach ? mine : 0);
     do {
         port::forget(handle);
         const int before = member;
         member = member + 1 == team_row(handle).n_pes ? 0 : member + 1;
-        from += kSame ? 0 : static_cast<int64_t>(bytes) * (member - before);
+        from += kToEach ? static_cast<int64_t>(bytes) * (member - before) : 0;
         to += static_cast<int64_t>(port::state().heap_bytes) * (team_row(handle).stride * (member - before));
         OXSHMEM_NO_UNROLL
         for (; (at & ~(kStride - 1)) < bytes; at += step) {
@@ -129,36 +129,13 @@ template <class Scope> OXSHMEM_DEVICE uint32_t announced_directly(Call call, con
     return announced_by<Scope>(session, dst, src, bytes, 0, kDirect);
 }
 
-// Waits for the headers of members `first` and the next one, if that comes soon. Returns whether
-// both agree.
-OXSHMEM_DEVICE bool see_two(const uint64_t *slots, bool two, uint64_t header) {
-    bool agreed = false;
-    OXSHMEM_NO_UNROLL
-    for (uint32_t poll = 0; !agreed && poll < kLeanPolls; ++poll) {
-        const port::pair64 seen = port::load_pair<order::relaxed, reach::system>(slots);
-        agreed = seen.first == header && (!two || seen.second == header);
-        if (!agreed) {
-            port::pause();
-        }
-    }
-    if (agreed) {
-        OXSHMEM_ON_ARRIVAL(slots, 1);
-        port::acquire<reach::system>(slots);
-        if (two) {
-            OXSHMEM_ON_ARRIVAL(slots + 1, 1);
-            port::acquire<reach::system>(slots + 1);
-        }
-    }
-    return agreed;
-}
-
 // The two halves of such a collective. In relocatable code a function that calls others, or needs
 // more than some 30 registers, keeps registers in memory for its caller; if it does that in 1024
 // threads it takes longer than to copy 64 KiB. These two do not.
 
 // Stores this member's parts, if that is a lean case. Returns false, and stores nothing, if not.
-template <class Scope, bool kSame> OXSHMEM_OUTLINE bool store_leanly(int handle, void *dst, const void *src, uint64_t bytes) {
-    constexpr Collective kCollective = kSame ? Collective::fcollect : Collective::alltoall;
+template <class Scope, bool kToEach> OXSHMEM_OUTLINE bool store_leanly(int handle, void *dst, const void *src, uint64_t bytes) {
+    constexpr Collective kCollective = kToEach ? Collective::alltoall : Collective::fcollect;
     constexpr uint64_t kMostTouched = kTouched * Scope::kLanes * port::kSectorBytes;
     const uint64_t together = reinterpret_cast<uint64_t>(dst) | reinterpret_cast<uint64_t>(src) | bytes;
     if (!is_row_of_table(handle) || together % kPiece != 0 || bytes > kMostToAll / abi::kOneRoundPes ||
@@ -168,7 +145,7 @@ template <class Scope, bool kSame> OXSHMEM_OUTLINE bool store_leanly(int handle,
     const abi::Team &row = team_row(handle);
     {
         const vec16 who = port::load_vec(&row.handle), how = port::load_vec(&row.stride);
-        const uint64_t all = bytes * who.z, from = kSame ? bytes : all;
+        const uint64_t all = bytes * who.z, from = kToEach ? all : bytes;
         const bool listed = port::read(&row.members) != 0;
         if (static_cast<int>(who.x) != handle || how.y == 0 || listed || !in_heap(dst, all) || !in_heap(src, from) ||
             !are_apart(dst, all, src, from) || from > (Scope::kSeveralWarps ? most_by_block() : kMostTouched) ||
@@ -179,12 +156,12 @@ template <class Scope, bool kSame> OXSHMEM_OUTLINE bool store_leanly(int handle,
             touch_first<Scope>(src, static_cast<uint32_t>(from));
         }
     }
-    copy_to_all<Scope, kSame>(handle, dst, src, static_cast<uint32_t>(bytes));
+    copy_to_all<Scope, kToEach>(handle, dst, src, static_cast<uint32_t>(bytes));
     return true;
 }
 
 // Meets after it. Returns false if other members have not come soon, or do not agree: see settle.
-template <class Scope, bool kSame>
+template <class Scope, bool kToEach>
 OXSHMEM_OUTLINE bool meet_leanly(int handle, const void *dst, const void *src, uint64_t bytes) {
     Scope::sync();
     bool good = true;
@@ -193,7 +170,7 @@ OXSHMEM_OUTLINE bool meet_leanly(int handle, const void *dst, const void *src, u
         const TeamView team = view_of(row);
         const int rank = static_cast<int>(Scope::rank()), lanes = meeting_lanes(static_cast<int>(Scope::size()));
         const uint64_t header =
-            header_of(team, announced_directly<Scope>(kSame ? Call::fcollect : Call::alltoall, dst, src, bytes));
+            header_of(team, announced_directly<Scope>(kToEach ? Call::alltoall : Call::fcollect, dst, src, bytes));
         if constexpr (Scope::kLanes > 1) {
             warp_scope::sync(); // before the epoch is taken, all lanes have read it
         }
@@ -204,7 +181,7 @@ OXSHMEM_OUTLINE bool meet_leanly(int handle, const void *dst, const void *src, u
                 take_epoch<Scope>(team);
             }
             for (int first = 2 * rank; good && first < team.n; first += 2 * lanes) {
-                good = see_two(team.headers() + first, first + 1 < team.n, header);
+                good = see_two(team.headers() + first, first + 1 < team.n, header, kLeanPolls);
             }
         }
     }
@@ -228,16 +205,16 @@ OXSHMEM_OUTLINE int settle(int handle, Op op, Call call, const void *dst, const 
 
 // fcollect and alltoall that store to dst at once. Returns false if they do not, and otherwise in
 // `failed` what the call returns.
-template <class Scope, bool kSame>
+template <class Scope, bool kToEach>
 OXSHMEM_DEVICE bool gather_directly(int handle, void *dst, const void *src, uint64_t bytes, int &failed) {
-    constexpr Op kOp = kSame ? Op::fcollect : Op::alltoall;
-    constexpr Call kCall = kSame ? Call::fcollect : Call::alltoall;
+    constexpr Op kOp = kToEach ? Op::alltoall : Op::fcollect;
+    constexpr Call kCall = kToEach ? Call::alltoall : Call::fcollect;
     Profiled profiled(kOp, {port::state().my_pe, handle}, bytes, Scope::rank() == 0);
-    if (!store_leanly<Scope, kSame>(handle, dst, src, bytes)) {
+    if (!store_leanly<Scope, kToEach>(handle, dst, src, bytes)) {
         profiled.drop();
         return false;
     }
-    failed = meet_leanly<Scope, kSame>(handle, dst, src, bytes) ? 0 : settle<Scope>(handle, kOp, kCall, dst, src, bytes);
+    failed = meet_leanly<Scope, kToEach>(handle, dst, src, bytes) ? 0 : settle<Scope>(handle, kOp, kCall, dst, src, bytes);
     return true;
 }
 

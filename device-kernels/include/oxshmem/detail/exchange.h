@@ -208,10 +208,7 @@ template <class Look> OXSHMEM_DEVICE bool look_eagerly(const TeamView &team, uin
         met = met || (seen.first == header && (!two || seen.second == header));
     }
     if (awaits && met) {
-        OXSHMEM_ON_ARRIVAL(slots, 1);
-        if (two) {
-            OXSHMEM_ON_ARRIVAL(slots + 1, 1);
-        }
+        on_arrivals(slots, two);
     }
     return met;
 }

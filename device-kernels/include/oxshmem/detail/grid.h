@@ -68,14 +68,65 @@ OXSHMEM_DEVICE void end_turn(abi::Team &row, uint32_t turn, GridEnd end) {
     port::store<order::release, reach::device>(&row.grid, next);
 }
 
+// Takes an epoch for a call that the blocks of this PE's grid have not all made, and tells the
+// other members that the call is a bad one: they wait for it. Several blocks may do so at once, for
+// calls one after the other.
+OXSHMEM_LAZY OXSHMEM_OUTLINE void tell_of_failure(int handle, Op op) {
+    TeamView team;
+    if (!view_team<thread_scope>(team, handle, op)) {
+        return;
+    }
+    uint32_t &epoch = team_row(handle).epoch;
+    uint32_t before = port::load<order::relaxed, reach::device>(&epoch), found = 0;
+    while ((found = port::compare_exchange<order::acq_rel, reach::device>(&epoch, before, epoch_after(before))) != before) {
+        before = found;
+    }
+    team.epoch = epoch_after(before);
+    const uint64_t header = header_of(team, announce_bad(port::state().my_pe));
+    if (team.one_round) {
+        tell_all(team, header, 0, 1);
+    } else {
+        meet_in_rounds<false>(handle, op, header);
+    }
+}
+
+// Records once more that a turn has been given up, for a block that has found `seen` in the word:
+// the host may have taken the error before.
+OXSHMEM_LAZY OXSHMEM_NOINLINE void report_given_up(uint64_t seen, int handle, Op op) {
+    const uint32_t blocks = port::grid_blocks(), arrived = arrived_in(seen, blocks);
+    raise_timeout(op, MissingBlocks{handle, arrived < blocks ? arrived : blocks - 1, blocks}, nullptr);
+}
+
+// Keeps the members in step where this PE's grid has given up an earlier call, by each block that
+// begins one and has found `seen` in the word. Each member takes an epoch for each call, so one
+// block of the grid does so for each that fails like this: the one that finds as many arrivals as
+// make up whole calls. The members are in step then when the host has taken the error, unless as
+// many blocks as the grid has have left calls out.
+OXSHMEM_LAZY OXSHMEM_NOINLINE void take_failed_epoch(uint64_t seen, int handle, Op op) {
+    const int32_t counted = static_cast<int32_t>(seen / abi::kGridArrival);
+    if (counted % static_cast<int32_t>(port::grid_blocks()) == 0) {
+        tell_of_failure(handle, op);
+    }
+}
+
 // Whether a turn had been given up when the calling block found `seen` in the word. Records the
-// error once more, in case the host has taken it before the turn was given up.
+// error once more then.
 OXSHMEM_LAZY OXSHMEM_DEVICE bool finds_given_up(uint64_t seen, int handle, Op op) {
     if ((seen & abi::kGridGivenUp) == 0) {
         return false;
     }
-    const uint32_t blocks = port::grid_blocks(), arrived = arrived_in(seen, blocks);
-    raise_timeout(op, MissingBlocks{handle, arrived < blocks ? arrived : blocks - 1, blocks}, nullptr);
+    report_given_up(seen, handle, op);
+    return true;
+}
+
+// The same where the block begins a call.
+template <GridCall kCall = GridCall::of_team> OXSHMEM_DEVICE bool refuses_given_up(uint64_t seen, int handle, Op op) {
+    if (!finds_given_up(seen, handle, op)) {
+        return false;
+    }
+    if (kCall == GridCall::of_team) {
+        take_failed_epoch(seen, handle, op);
+    }
     return true;
 }
 
@@ -116,9 +167,9 @@ OXSHMEM_LAZY OXSHMEM_DEVICE bool ends_well_soon(const abi::Team &row, uint32_t t
 }
 
 // What is left of arrive_in_grid for a block that has found `seen` in the word, and does not lead.
-OXSHMEM_LAZY OXSHMEM_NOINLINE GridTurn await_arrivals_in_grid(abi::Team &row, int handle, Op op, uint64_t seen) {
+template <GridCall kCall> OXSHMEM_NOINLINE GridTurn await_arrivals_in_grid(abi::Team &row, int handle, Op op, uint64_t seen) {
     const uint32_t turn = turn_of(seen);
-    if (finds_given_up(seen, handle, op)) {
+    if (refuses_given_up<kCall>(seen, handle, op)) {
         return {GridPart::follow, turn, GridEnd::failed};
     }
     if (await_or_give_up(row, handle, op, turn, seen)) {
@@ -129,7 +180,7 @@ OXSHMEM_LAZY OXSHMEM_NOINLINE GridTurn await_arrivals_in_grid(abi::Team &row, in
 
 // Arrives, by one thread of a block whose threads have all come here, and waits until all blocks
 // have arrived, or one gives up.
-OXSHMEM_LAZY OXSHMEM_DEVICE GridTurn arrive_in_grid(abi::Team &row, int handle, Op op) {
+template <GridCall kCall> OXSHMEM_DEVICE GridTurn arrive_in_grid(abi::Team &row, int handle, Op op) {
     const uint32_t blocks = port::grid_blocks();
     const uint64_t seen = port::fetch_add<order::acq_rel, reach::device>(&row.grid, abi::kGridArrival);
     const uint32_t turn = turn_of(seen);
@@ -139,7 +190,7 @@ OXSHMEM_LAZY OXSHMEM_DEVICE GridTurn arrive_in_grid(abi::Team &row, int handle, 
     if (ends_well_soon(row, turn)) {
         return {GridPart::follow, turn, GridEnd::good};
     }
-    return await_arrivals_in_grid(row, handle, op, seen);
+    return await_arrivals_in_grid<kCall>(row, handle, op, seen);
 }
 
 // Progress of a wait that has a deadline only from the time on when the launch is aborted: what it
@@ -161,14 +212,6 @@ OXSHMEM_LAZY OXSHMEM_DEVICE GridEnd await_turn(abi::Team &row, int handle, Op op
     };
     wait<OnAbort::keep_waiting>(op, Blame{port::state().my_pe, handle}, &row.grid, has_ended, UntilAborted{});
     return end;
-}
-
-// Tells the other members that this one's call is a bad one: they wait for it.
-OXSHMEM_LAZY OXSHMEM_OUTLINE void tell_of_failure(int handle, Op op) {
-    TeamView team;
-    if (view_team<thread_scope>(team, handle, op)) {
-        meet<thread_scope, false>(team, op, announce_bad(port::state().my_pe));
-    }
 }
 
 // Returns what the calling block adds to the word to arrive in a turn that ends by itself.
@@ -204,6 +247,7 @@ OXSHMEM_LAZY OXSHMEM_OUTLINE uint64_t count_failed(abi::Team &row, int handle, O
     while (!are_there()) {
         const uint64_t given_up = seen | given_up_bit(turn_of(seen));
         if (port::compare_exchange<kOrder, reach::device>(&row.grid, seen, given_up) == seen) {
+            count_block<kOrder>(row);
             return given_up;
         }
     }
@@ -229,7 +273,7 @@ template <GridCall kCall, class Alone> OXSHMEM_DEVICE int by_last_block(int hand
     GridTurn turn{GridPart::follow, 0, GridEnd::none};
     block_scope::sync();
     if (block_scope::rank() == 0) {
-        turn = arrive_in_grid(row, handle, op);
+        turn = arrive_in_grid<kCall>(row, handle, op);
         if (kCall != GridCall::of_pe && turn.part == GridPart::tell) {
             tell_of_failure(handle, op);
         }

@@ -23,14 +23,17 @@
 namespace oxshmem::detail {
 
 // Waits until all blocks have arrived in a turn that ends by itself, by one that has found `seen`
-// in the word and has arrived. Returns false if one is missing.
-OXSHMEM_LAZY OXSHMEM_NOINLINE bool await_entered_turn(abi::Team &row, int handle, Op op, uint64_t seen) {
+// in the word and has arrived. Returns false if one is missing; if `begins`, and so the call has
+// not met the other members yet, these are told of that.
+OXSHMEM_LAZY OXSHMEM_NOINLINE bool await_entered_turn(abi::Team &row, int handle, Op op, uint64_t seen, bool begins) {
     const uint32_t turn = turn_of(seen);
-    if (finds_given_up(seen, handle, op)) {
+    if (begins ? refuses_given_up(seen, handle, op) : finds_given_up(seen, handle, op)) {
         return false;
     }
     if (await_or_give_up(row, handle, op, turn, seen)) {
-        tell_of_failure(handle, op);
+        if (begins) {
+            tell_of_failure(handle, op);
+        }
         return false;
     }
     return end_of_turn(turn, seen) == GridEnd::good;
@@ -41,16 +44,16 @@ OXSHMEM_LAZY OXSHMEM_NOINLINE bool await_left_turn(abi::Team &row, int handle, O
     return !finds_given_up(seen, handle, op) && await_turn(row, handle, op, turn_of(seen)) == GridEnd::good;
 }
 
-// Meets the blocks of this PE's grid before a call that they share: waits until all of them have
-// arrived, and sees what they have stored before. Returns the same to all lanes of all blocks:
-// false if a block is missing.
-OXSHMEM_LAZY OXSHMEM_DEVICE bool enter_own_grid(int handle, Op op) {
+// Meets the blocks of this PE's grid before a call that they share, or (unless `begins`) before
+// they end one: waits until all of them have arrived, and sees what they have stored before.
+// Returns the same to all lanes of all blocks: false if a block is missing.
+OXSHMEM_LAZY OXSHMEM_DEVICE bool enter_own_grid(int handle, Op op, bool begins = true) {
     abi::Team &row = team_row(handle);
     bool good = true;
     block_scope::sync();
     if (block_scope::rank() == 0) {
         const uint64_t seen = count_block<order::acq_rel>(row);
-        good = ends_well_soon(row, turn_of(seen)) || await_entered_turn(row, handle, op, seen);
+        good = ends_well_soon(row, turn_of(seen)) || await_entered_turn(row, handle, op, seen, begins);
     }
     return !block_scope::any(!good);
 }
@@ -145,48 +148,86 @@ OXSHMEM_LAZY OXSHMEM_OUTLINE uint32_t count_entered(TeamView team, uint64_t head
     return count < blocks ? count : blocks - 1;
 }
 
+// Two of the words that the lanes of a block wait for, or one.
+struct WordPair {
+    const uint64_t *words;
+    int member;    // that writes the first one
+    int to_second; // how many members after it the one is that writes the second
+    bool two;
+};
+
+// Looks a few times whether the words that the calling lane waits for are there and are what is
+// wanted, as they mostly are. The lane has every pair that is the block's size further, from `item`
+// on. In few instructions. Returns whether all are, and in `item` the first pair that is not.
+template <class Words> OXSHMEM_DEVICE bool come_soon(const Words &words, uint32_t &item) {
+    OXSHMEM_NO_UNROLL
+    for (; item < words.items(); item += block_scope::size()) {
+        const WordPair pair = words.pair(item);
+        if (!see_two(pair.words, pair.two, words.wanted(), port::kLooks)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+// The words by which `blocks` blocks of all members tell that they have entered: where calls of one
+// block meet, those of two members; then those of two blocks of one.
+struct GridEntries {
+    const TeamView &team;
+    uint64_t header;
+    uint32_t blocks;
+
+    OXSHMEM_DEVICE uint32_t firsts() const { return (static_cast<uint32_t>(team.n) + 1) / 2; }
+    OXSHMEM_DEVICE uint32_t items() const { return firsts() + static_cast<uint32_t>(team.n) * ((blocks + 1) / 2); }
+    OXSHMEM_DEVICE uint64_t wanted() const { return header; }
+    OXSHMEM_DEVICE WordPair pair(uint32_t item) const {
+        if (item < firsts()) {
+            const int member = 2 * static_cast<int>(item);
+            return {team.headers() + member, member, 1, member + 1 < team.n};
+        }
+        const uint32_t pairs = (blocks + 1) / 2, of = member_of(item - firsts(), pairs, team.n);
+        const uint32_t block = 2 * (item - firsts() - of * pairs);
+        const int member = static_cast<int>(of);
+        return {grid_words(team, GridWord::entered, member) + block, member, 0, block + 1 < blocks};
+    }
+};
+
 // Waits, together with the other lanes of the block, until the first `blocks` blocks of all members
-// have entered: each lane waits for words of its own, two at a time. Returns whether those that the
-// calling lane waits for have entered the same call. The first lane that finds one that has not
+// have entered: each lane waits for words of its own, from `item` on. Returns whether those that
+// the calling lane waits for have entered the same call. The first lane that finds one that has not
 // stops the others of its grid: that member's grid may have fewer blocks, for which they would wait
 // in vain.
-OXSHMEM_LAZY OXSHMEM_DEVICE bool await_entries(const TeamView &team, Op op, uint64_t header, uint32_t blocks) {
+OXSHMEM_LAZY OXSHMEM_NOINLINE bool await_entries(TeamView team, Op op, uint64_t header, uint32_t blocks, uint32_t item) {
     abi::Team &row = team_row(team.handle);
-    const uint32_t n = static_cast<uint32_t>(team.n), firsts = (n + 1) / 2, pairs = (blocks + 1) / 2;
+    const GridEntries entries{team, header, blocks};
     bool agreed = true;
-    for (uint32_t item = block_scope::rank(); item < firsts + n * pairs; item += block_scope::size()) {
-        // Where calls of one block meet, words of two members; then those of two blocks of one.
-        const bool is_first = item < firsts;
-        const uint32_t of = is_first ? 2 * item : member_of(item - firsts, pairs, team.n);
-        const uint32_t block = is_first ? 0 : 2 * (item - firsts - of * pairs);
-        const int member = static_cast<int>(of), to_second = is_first ? 1 : 0;
-        const bool two = is_first ? of + 1 < n : block + 1 < blocks;
-        const uint64_t *words = is_first ? team.headers() + member : grid_words(team, GridWord::entered, member) + block;
+    for (; item < entries.items(); item += block_scope::size()) {
+        const WordPair pair = entries.pair(item);
         // When the first block leaves, all members have entered, so no PE gets ahead of the others.
-        const bool stays = is_first && port::block_rank() == 0;
+        const bool stays = item < entries.firsts() && port::block_rank() == 0;
         if (!agreed && !stays) {
             break;
         }
         port::pair64 seen{};
         bool stopped = false;
         const auto late = [&] {
-            const int missing = member + (entered(seen.first, header) ? to_second : 0);
+            const int missing = pair.member + (entered(seen.first, header) ? pair.to_second : 0);
             const bool is_own = missing == team.me;
             return LateBlock{team.blame(missing), is_own, is_own ? count_entered(team, header, blocks) : 0, blocks};
         };
-        const bool there = wait(op, late, words, [&] {
-            seen = port::load_pair<order::acquire, reach::system>(words);
+        const bool there = wait(op, late, pair.words, [&] {
+            seen = port::load_pair<order::acquire, reach::system>(pair.words);
             stopped = !stays && port::load<order::relaxed, reach::device>(&row.stopped) == team.epoch;
-            return stopped || (entered(seen.first, header) && (!two || entered(seen.second, header)));
+            return stopped || (entered(seen.first, header) && (!pair.two || entered(seen.second, header)));
         });
         if (!there || stopped) {
             return false;
         }
-        OXSHMEM_ON_ARRIVAL(words, 1);
-        if (seen.first != header || (two && seen.second != header)) {
+        on_arrivals(pair.words, pair.two);
+        if (seen.first != header || (pair.two && seen.second != header)) {
             const bool is_second = seen.first == header;
             const uint64_t other = is_second ? seen.second : seen.first;
-            const int by = member + (is_second ? to_second : 0);
+            const int by = pair.member + (is_second ? pair.to_second : 0);
             port::store<order::relaxed, reach::device>(&row.stopped, team.epoch);
             // What a block of this PE has been refused is recorded.
             if (by != team.me || !is_bad(static_cast<uint32_t>(other))) {
@@ -198,30 +239,43 @@ OXSHMEM_LAZY OXSHMEM_DEVICE bool await_entries(const TeamView &team, Op op, uint
     return agreed;
 }
 
-// Waits, together with the other lanes of the block, until the blocks of `members` members from
-// `first` on that work on the data have done their part. Returns whether those that the calling
-// lane waits for have ended well. Records that another member's have not.
-template <OnAbort A, class Progress>
-OXSHMEM_DEVICE bool await_ends(const TeamView &team, Op op, int first, int members, Progress progress) {
-    const uint64_t good = static_cast<uint64_t>(team.epoch) << 32 | kEndedWell;
-    const uint32_t blocks = sharing_blocks(), pairs = (blocks + 1) / 2;
-    bool ended_well = true;
-    for (uint32_t item = block_scope::rank(); item < static_cast<uint32_t>(members) * pairs; item += block_scope::size()) {
-        const uint32_t of = member_of(item, pairs, members), block = 2 * (item - of * pairs);
+// The words by which the blocks of `members` members from `first` on that work on the data tell how
+// their part has ended.
+struct GridEnds {
+    const TeamView &team;
+    int first, members;
+
+    OXSHMEM_DEVICE uint32_t pairs() const { return (sharing_blocks() + 1) / 2; }
+    OXSHMEM_DEVICE uint32_t items() const { return static_cast<uint32_t>(members) * pairs(); }
+    OXSHMEM_DEVICE uint64_t wanted() const { return static_cast<uint64_t>(team.epoch) << 32 | kEndedWell; }
+    OXSHMEM_DEVICE WordPair pair(uint32_t item) const {
+        const uint32_t of = member_of(item, pairs(), members), block = 2 * (item - of * pairs());
         const int member = first + static_cast<int>(of);
-        const bool two = block + 1 < blocks;
-        const uint64_t *words = grid_words(team, GridWord::ended, member) + block;
+        return {grid_words(team, GridWord::ended, member) + block, member, 0, block + 1 < sharing_blocks()};
+    }
+};
+
+// Waits, together with the other lanes of the block, until these blocks have done their part; each
+// lane for words of its own, from `item` on. Returns whether those that the calling lane waits for
+// have ended well. Records that another member's have not.
+template <OnAbort A, class Progress>
+OXSHMEM_NOINLINE bool await_ends(TeamView team, Op op, int first, int members, uint32_t item, Progress progress) {
+    const GridEnds ends{team, first, members};
+    const uint64_t well = ends.wanted();
+    bool ended_well = true;
+    for (; item < ends.items(); item += block_scope::size()) {
+        const WordPair pair = ends.pair(item);
         port::pair64 seen{};
         const auto have_ended = [&] {
-            seen = port::load_pair<order::acquire, reach::system>(words);
-            return entered(seen.first, good) && (!two || entered(seen.second, good));
+            seen = port::load_pair<order::acquire, reach::system>(pair.words);
+            return entered(seen.first, well) && (!pair.two || entered(seen.second, well));
         };
-        const auto late = [&] { return team.blame(member); };
-        const bool ended = wait<A>(op, late, words, have_ended, progress);
-        OXSHMEM_ON_ARRIVAL(words, 1);
-        const bool are_good = seen.first == good && (!two || seen.second == good);
-        if (ended && !are_good && member != team.me) {
-            raise(ErrorCode::member_left, op, team.blame(member), 0, 0);
+        const auto late = [&] { return team.blame(pair.member); };
+        const bool ended = wait<A>(op, late, pair.words, have_ended, progress);
+        on_arrivals(pair.words, pair.two);
+        const bool are_good = seen.first == well && (!pair.two || seen.second == well);
+        if (ended && !are_good && pair.member != team.me) {
+            raise(ErrorCode::member_left, op, team.blame(pair.member), 0, 0);
         }
         ended_well = ended_well && ended && are_good;
     }
@@ -230,7 +284,9 @@ OXSHMEM_DEVICE bool await_ends(const TeamView &team, Op op, int first, int membe
 
 // The same of this PE's blocks, which have all arrived.
 OXSHMEM_LAZY OXSHMEM_DEVICE bool await_own_ends(const TeamView &team, Op op) {
-    return await_ends<OnAbort::keep_waiting>(team, op, team.me, 1, UntilAborted{});
+    uint32_t item = block_scope::rank();
+    return come_soon(GridEnds{team, team.me, 1}, item) ||
+           await_ends<OnAbort::keep_waiting>(team, op, team.me, 1, item, UntilAborted{});
 }
 
 // Takes the epoch of a call in which all blocks have arrived, or which was given up, unless another
@@ -305,13 +361,13 @@ OXSHMEM_LAZY OXSHMEM_DEVICE bool tell_arrival(const TeamView &team, Op op, uint6
         seen = count_block<order::acq_rel>(row);
     }
     turn = turn_of(seen);
-    if (finds_given_up(seen, team.handle, op)) {
+    if (refuses_given_up(seen, team.handle, op)) {
         return false;
     }
     if (every) {
         tell_entry(team, port::block_rank(), header);
     }
-    if ((!every || !shares) && !await_own_blocks(team, op, turn)) {
+    if ((!every || !shares) && !ends_well_soon(row, turn) && !await_own_blocks(team, op, turn)) {
         return false;
     }
     if (!every && shares) {
@@ -336,7 +392,9 @@ OXSHMEM_LAZY OXSHMEM_OUTLINE bool enter_grids(TeamView team, Op op, uint32_t ann
     if (!is_sharing<blocks_scope>()) {
         return true;
     }
-    const bool agreed = await_entries(team, op, header, telling_blocks(team));
+    const uint32_t blocks = telling_blocks(team);
+    uint32_t item = block_scope::rank();
+    const bool agreed = come_soon(GridEntries{team, header, blocks}, item) || await_entries(team, op, header, blocks, item);
     if (block_scope::any(!agreed || is_bad(announced))) {
         leave_failed(team, op, turn);
         return false;
@@ -372,7 +430,9 @@ template <bool Visible> OXSHMEM_DEVICE void tell_grids_of_end(const TeamView &te
 // deadline passes or the launch is aborted meanwhile.
 OXSHMEM_LAZY OXSHMEM_OUTLINE bool leave_grids(TeamView team, Op op) {
     bool good = is_sharing<blocks_scope>() || !block_scope::any(!await_own_ends(team, op));
-    good = good && await_ends<OnAbort::unwind>(team, op, 0, team.n, NoProgress{});
+    uint32_t item = block_scope::rank();
+    good = good &&
+           (come_soon(GridEnds{team, 0, team.n}, item) || await_ends<OnAbort::unwind>(team, op, 0, team.n, item, NoProgress{}));
     if (!block_scope::any(!good)) {
         return true;
     }

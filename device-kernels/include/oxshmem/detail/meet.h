@@ -18,7 +18,7 @@
 // to one word; null: a later message says so.
 #ifndef OXSHMEM_ON_MESSAGE
 #define OXSHMEM_ON_MESSAGE(pe, word, turn) static_cast<void>(0)
-#define OXSHMEM_ON_ARRIVAL(word, turn) static_cast<void>(0)
+#define OXSHMEM_ON_ARRIVAL(word, turn) static_cast<void>(word)
 #endif
 
 namespace oxshmem::detail {
@@ -64,8 +64,14 @@ struct TeamView {
     OXSHMEM_DEVICE uint64_t *headers() const {
         return as<uint64_t>(workspace + abi::kHeadersAt) + parity() * abi::kOneRoundPes;
     }
-    OXSHMEM_DEVICE uint64_t packets(uint64_t bytes = abi::kPacketBytes) const {
+    OXSHMEM_DEVICE uint64_t packets(uint64_t bytes) const {
         return workspace + abi::kArrivalsAt + arrival_bytes() + parity() * bytes;
+    }
+    OXSHMEM_DEVICE uint64_t packets() const { return packets(packet_bytes()); }
+    // Bytes of the packets of one parity, in whole lines.
+    OXSHMEM_DEVICE uint64_t packet_bytes() const {
+        const uint64_t needed = (static_cast<uint64_t>(n) + 3) / 4 * 128;
+        return needed < abi::kPacketBytes ? abi::kPacketBytes : needed;
     }
     // Bytes of the arrivals of both parities and kinds.
     OXSHMEM_DEVICE uint64_t arrival_bytes() const { return (static_cast<uint64_t>(n) + 3) / 4 * 128; }
@@ -79,6 +85,12 @@ struct TeamView {
 OXSHMEM_DEVICE bool is_row_of_table(int handle) {
     const uint32_t index = static_cast<uint32_t>(handle) & ((1u << abi::kTeamIndexBits) - 1);
     return handle >= 0 && index < port::state().max_teams;
+}
+
+// The row that is read for a handle before it is known to be one of a team: the world's if the
+// table has none.
+OXSHMEM_DEVICE abi::Team &row_to_read(int handle) {
+    return team_row(is_row_of_table(handle) ? handle : abi::kTeamWorld);
 }
 
 // The row of a handle, or null if there is no such team.
@@ -117,14 +129,14 @@ OXSHMEM_DEVICE uint64_t bytes_of_block(const TeamView &team) {
 // The headers, arrivals and packets of such a block lie where those of a workspace lie that begins
 // here, except for the bytes of packets.
 OXSHMEM_DEVICE uint64_t workspace_of_block(const TeamView &team, uint32_t block) {
-    const uint64_t first = team.workspace + abi::kArrivalsAt + team.arrival_bytes() + 2 * abi::kPacketBytes;
+    const uint64_t first = team.workspace + abi::kArrivalsAt + team.arrival_bytes() + 2 * team.packet_bytes();
     return first + (block - 1) * bytes_of_block(team) - abi::kHeadersAt;
 }
 
 // Where the packets arrive that other members pass on to the calling block. `workspace` is that of
 // the team, which has more than two members.
 OXSHMEM_DEVICE uint64_t passed_packets(const TeamView &team, uint64_t workspace) {
-    const uint64_t first = workspace + abi::kArrivalsAt + team.arrival_bytes() + 2 * abi::kPacketBytes;
+    const uint64_t first = workspace + abi::kArrivalsAt + team.arrival_bytes() + 2 * team.packet_bytes();
     const uint64_t further = port::state().collective_blocks - 1;
     return first + further * bytes_of_block(team) + port::block_rank() * abi::kBlockPacketBytes;
 }
@@ -192,14 +204,13 @@ template <class Scope> OXSHMEM_DEVICE void take_place(TeamView &team, uint32_t b
 
 // Finds a team and reads its row. False: there is none, which one lane records.
 template <class Scope> OXSHMEM_DEVICE bool view_team(TeamView &team, int handle, Op op) {
-    const bool in_table = is_row_of_table(handle);
-    const abi::Team &row = team_row(in_table ? handle : abi::kTeamWorld);
+    const abi::Team &row = row_to_read(handle);
     const uint32_t block_share = kSeveralBlocks<Scope> ? port::read(&row.block_share) : 0;
     team = view_of(row);
     // A share is even. To look at it waits for the load that has the epoch too: take_epoch relies
     // on that all lanes of its block have read the epoch when they meet.
     const bool has_read = !(kSeveralBlocks<Scope> || kIsGrid<Scope>) || (team.share & 1) == 0;
-    if (in_table && team.handle == handle && has_read) {
+    if (is_row_of_table(handle) && team.handle == handle && has_read) {
         if constexpr (kSeveralBlocks<Scope>) {
             take_place<Scope>(team, block_share);
         }
@@ -253,13 +264,21 @@ template <class Scope> OXSHMEM_DEVICE bool view_team(TeamView &team, const SeenT
     return true;
 }
 
+// Whether there is the team of which the host has told. False: there is none, which one lane
+// records.
+template <class Scope> OXSHMEM_DEVICE bool has_row(const TeamView &team, const abi::KnownTeam &known, Op op) {
+    if (!is_row_of(team, known)) {
+        raise_bad_team<Scope>(known.handle, op);
+        return false;
+    }
+    return true;
+}
+
 // Lets the lanes of the scope wait for each other: all have read the row then, which take_epoch
-// relies on. A team of which the host has told is looked at here. False: there is none, which one
-// lane records.
+// relies on. A team of which the host has told is looked at here. False: there is none.
 template <class Scope> OXSHMEM_DEVICE bool settle(TeamView &team, const TeamName<Scope> &name, Op op) {
     if constexpr (kOpensGrid<Scope>) {
-        if (!is_row_of(team, name)) {
-            raise_bad_team<Scope>(name.handle, op);
+        if (!has_row<Scope>(team, name, op)) {
             return false;
         }
         team.epoch = epoch_after(team.epoch);
@@ -330,6 +349,36 @@ OXSHMEM_DEVICE void tell_all(const TeamView &team, uint64_t header, int rank, in
     tell_members(team, team.headers() + team.me, header, rank, lanes);
 }
 
+// Counts the arrival of one word, or of two.
+OXSHMEM_DEVICE void on_arrivals(const uint64_t *words, bool two) {
+    OXSHMEM_ON_ARRIVAL(words, 1);
+    if (two) {
+        OXSHMEM_ON_ARRIVAL(words + 1, 1);
+    }
+}
+
+// Looks up to `looks` times whether a word, and the one after it if `two`, is `wanted`. Returns
+// whether it is, and if so, what was stored before it is visible. In few instructions.
+OXSHMEM_DEVICE bool see_two(const uint64_t *words, bool two, uint64_t wanted, uint32_t looks) {
+    bool are_there = false;
+    OXSHMEM_NO_UNROLL
+    for (uint32_t look = 0; !are_there && look < looks; ++look) {
+        const port::pair64 seen = port::load_pair<order::relaxed, reach::system>(words);
+        are_there = seen.first == wanted && (!two || seen.second == wanted);
+        if (!are_there) {
+            port::pause();
+        }
+    }
+    if (are_there) {
+        on_arrivals(words, two);
+        port::acquire<reach::system>(words);
+        if (two) {
+            port::acquire<reach::system>(words + 1);
+        }
+    }
+    return are_there;
+}
+
 // Waits for the headers of members `first` and `first` + 1, and calls `meanwhile` as often as it
 // looks; when that returns true, the wait is over. Stores in `agreed` whether they agree with this
 // member's. Returns false if they have not arrived.
@@ -347,10 +396,7 @@ OXSHMEM_DEVICE bool await_two(const TeamView &team, Op op, int first, uint64_t h
     });
     const bool there = ended && !over;
     if (there) {
-        OXSHMEM_ON_ARRIVAL(slots, 1);
-        if (two) {
-            OXSHMEM_ON_ARRIVAL(slots + 1, 1);
-        }
+        on_arrivals(slots, two);
     }
     if (there && (seen.first != header || (two && seen.second != header))) {
         agreed = false;
@@ -382,23 +428,30 @@ OXSHMEM_LAZY OXSHMEM_DEVICE void tell(int pe, Op op, uint64_t *word, uint64_t va
     }
 }
 
+// Whether several blocks count themselves in a meeting. Those of a grid that send packets need not:
+// all blocks of the grid have met before.
+template <class Scope> constexpr bool kCountsBlocks = kSeveralBlocks<Scope> && !kByPackets<Scope>;
+
 // Takes the epoch; by one lane, when all have read the row. The others have been told before, so
 // none of them waits for this store. The last one of several blocks that has read the row takes it:
 // this counts the block, and returns how many have been counted before, which close_epoch needs. It
 // is relaxed, because a fence would wait for all that the lane has sent; the loads of the block's
-// lanes are over, since view_team has waited for them and the lanes have met after that.
+// lanes are over, since view_team has waited for them and the lanes have met after that. Where
+// blocks need not count themselves, the first one takes it for all.
 template <class Scope> OXSHMEM_DEVICE uint32_t take_epoch(const TeamView &team) {
     abi::Team &row = team_row(team.handle);
-    if constexpr (kSeveralBlocks<Scope>) {
+    if constexpr (kCountsBlocks<Scope>) {
         return port::fetch_add<order::relaxed, reach::device>(&row.entered, 1u);
     }
-    port::write(&row.epoch, team.epoch);
+    if (!kByPackets<Scope> || port::block_rank() == 0) {
+        port::write(&row.epoch, team.epoch);
+    }
     return 0;
 }
 
 // The rest of it, by the same lane, when it has nothing better to do than to wait for the count.
 template <class Scope> OXSHMEM_DEVICE void close_epoch(const TeamView &team, uint32_t counted) {
-    if constexpr (kSeveralBlocks<Scope>) {
+    if constexpr (kCountsBlocks<Scope>) {
         abi::Team &row = team_row(team.handle);
         if (counted + 1 == sharing_blocks()) {
             port::write(&row.entered, 0u);
@@ -452,6 +505,14 @@ template <bool kSeveral> OXSHMEM_OUTLINE bool meet_in_rounds(int handle, Op op, 
             return entered(seen, header) || is_stopped<Scope>(handle, static_cast<uint32_t>(header >> 32));
         });
         if (!there || !entered(seen, header)) {
+            // Members that come later are told at once that it has failed: they would wait for the
+            // rest of this one's messages until their own deadlines, and be as late in the next
+            // call.
+            said = header >> 32 << 32 | announce_bad(port::state().my_pe);
+            while ((distance *= 2) < n) {
+                ++slot;
+                tell(pe_of_member(handle, (port::read(&team_row(handle).my_pe) + distance) % n), op, slot, said);
+            }
             return false;
         }
         OXSHMEM_ON_ARRIVAL(slot, 1);

@@ -435,6 +435,7 @@ OXSHMEM_DEVICE bool far_broadcast(const Session &session, void *dst, const void 
             OXSHMEM_ON_MESSAGE(team.pe_of(member), nullptr, 0);
             put_by<Scope>(DefaultContext{}, at_offset(dst, own.first), at_offset(src, own.first), own.last - own.first,
                           team.pe_of(member), false);
+            Scope::sync(); // staged pieces are posted by the lanes that have copied them
             deliver<Scope>(session, 0, member, at_offset(dst, share.first), at_offset(src, share.first),
                            share.last - share.first, 1);
         }
@@ -565,13 +566,13 @@ OXSHMEM_DEVICE bool far_combined(const Session &session, void *dst, const void *
     };
     const Share own = share(team.me);
     const uint64_t shift = to_all ? 0 : own.first;
-    const uint64_t room = abi::kPacketBytes / 2 / static_cast<uint64_t>(team.n) / kPiece * kPiece;
+    const uint64_t half = team.packet_bytes() / 2, room = half / static_cast<uint64_t>(team.n) / kPiece * kPiece;
     const auto pieces = [&](int member) {
         const Share s = share(member);
         return static_cast<uint32_t>((s.last - s.first + room - 1) / room);
     };
     const auto place = [&](int sender, uint32_t piece) {
-        return as<char>(team.packets() + (piece & 1) * (abi::kPacketBytes / 2) + static_cast<uint64_t>(sender) * room);
+        return as<char>(team.packets() + (piece & 1) * half + static_cast<uint64_t>(sender) * room);
     };
     const auto piece_of = [&](const Share &s, uint32_t piece) {
         const uint64_t first = s.first + piece * room;
