@@ -169,9 +169,10 @@ pub enum FaultKind {
         /// The collective that this PE called.
         mine: &'static str,
     },
-    /// A member of the team has left a collective that all members had entered.
+    /// A member of the team has left a collective, because it waited for another member in vain, or
+    /// by another error of its own.
     #[error(
-        "PE {pe} left the collective by an error of its own, which it reports; what the collective has written is not complete"
+        "PE {pe} left the collective by an error of its own, which it reports: it may have waited for this PE until OXSHMEM_TIMEOUT; what the collective has written is not complete"
     )]
     MemberLeft {
         /// The PE.

@@ -54,8 +54,13 @@ jobs! {
         "host_collectives_late", P2p, 3, "OXSHMEM_TIMEOUT" = "300ms", "OXSHMEM_COLLECTIVES" = "fcollect=copy";
     host_collectives_late_ibgda_3: "host_collectives_late", Ibgda, 3, "OXSHMEM_TIMEOUT" = "300ms";
     host_collectives_late_ibrc_2: "host_collectives_late", Ibrc, 2, "OXSHMEM_TIMEOUT" = "300ms";
-    host_collectives_late_once_p2p_3: "host_collectives_late_once", P2p, 3, "OXSHMEM_TIMEOUT" = "300ms";
-    host_collectives_late_once_ibgda_3: "host_collectives_late_once", Ibgda, 3, "OXSHMEM_TIMEOUT" = "300ms";
+    host_collectives_late_once_p2p_2: "host_collectives_late_once", P2p, 2, "OXSHMEM_TIMEOUT" = "500ms";
+    host_collectives_late_once_p2p_3: "host_collectives_late_once", P2p, 3, "OXSHMEM_TIMEOUT" = "500ms";
+    host_collectives_late_once_relay_p2p_3:
+        "host_collectives_late_once", P2p, 3, "OXSHMEM_TIMEOUT" = "500ms", "OXSHMEM_COLLECTIVES" = "reduce=relay";
+    host_collectives_late_once_ibgda_3: "host_collectives_late_once", Ibgda, 3, "OXSHMEM_TIMEOUT" = "500ms";
+    host_collectives_late_once_ibgda_4: "host_collectives_late_once", Ibgda, 4, "OXSHMEM_TIMEOUT" = "500ms";
+    host_collectives_late_once_ibrc_4: "host_collectives_late_once", Ibrc, 4, "OXSHMEM_TIMEOUT" = "500ms";
     context_absent_p2p_2: "context_absent", P2p, 2, "OXSHMEM_BOOTSTRAP_TIMEOUT" = "1s";
     context_absent_ibgda_3: "context_absent", Ibgda, 3, "OXSHMEM_BOOTSTRAP_TIMEOUT" = "1s";
     aggregate_absent_ibgda_3: "aggregate_absent", Ibgda, 3, "OXSHMEM_BOOTSTRAP_TIMEOUT" = "1s";

@@ -56,6 +56,7 @@ fn collectives_between_nodes() {
         let job = |case| Job::new(PE, case, 4).nodes(2).transport(transport);
         job("collectives").args(&["6000"]).thinned().passes();
         job("host_collectives").args(&["9000"]).thinned().passes();
+        job("host_collectives_late_once").env("OXSHMEM_TIMEOUT", "500ms").passes();
     }
 }
 

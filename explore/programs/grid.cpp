@@ -146,6 +146,32 @@ void late_block() {
     sum_well(2, "the call after one that failed failed too");
 }
 
+// PE 0 gives up a call when its launch is aborted, and tells the others so. These have not made the
+// call yet: theirs fails at once, so that they make the next one, in which PE 0 waits for them.
+void late_members() {
+    uint64_t *const gave_up = heap<uint64_t>(kFlag) + 5;
+    const auto sum = [](uint32_t turn) {
+        fill_together(turn, 4);
+        return reduce(thread, abi::kTeamWorld, op_sum, target(turn), source(turn), 4);
+    };
+    if (me() == 0) {
+        abort_launch();
+    } else {
+        while (port::load<port::order::acquire, port::reach::system>(gave_up) == 0) {
+            port::pause();
+        }
+    }
+    expect(sum(1) != 0, "a call that a member has left has not failed");
+    if (me() == 0) {
+        take_error();
+        for (int pe = 1; pe < port::state().n_pes; ++pe) {
+            port::store<port::order::release, port::reach::system>(detail::translate(gave_up, pe), uint64_t{1});
+        }
+    }
+    expect(sum(2) == 0, "the call after one that was left failed too");
+    check_sums(2, target(2), 4);
+}
+
 // PE 0's second block leaves out the first of two calls, in which another block misses it when the
 // launch has been aborted. Both fail in all blocks of all PEs. The next one, before which the host
 // has taken the error, does not: each PE has taken an epoch for each call.
@@ -371,6 +397,9 @@ constexpr oxshmem_explore_program kPrograms[] = {
     posting("quiet", quiet_of_all, 2, 2, 40000),
     failing(in_grid("late_block", late_block, 2, 2, Algorithm::packets, 3)),
     failing(in_grid("slow_to_look", slow_to_look, 2, 2, Algorithm::packets, 2)),
+    failing(in_grid("late_members", late_members, 2, 1, Algorithm::push, 2)),
+    failing(in_grid("late_members_packets", late_members, 2, 1, Algorithm::packets, 0xffffffff)),
+    failing(in_grid("late_members_of_3", late_members, 3, 1, Algorithm::push, 0xfffffffe)),
     failing(in_grid("left_out_once", left_out_once, 2, 2, Algorithm::packets, 2)),
     failing(in_grid("left_out_once_3", left_out_once, 2, 3, Algorithm::packets, 2)),
     failing(in_grid("left_out_once_push", left_out_once, 2, 2, Algorithm::push, 2)),

@@ -109,6 +109,7 @@ pub const MUTANTS: &[Mutant] = &[
     in_module("blocks", "relay-forgets-pieces", &["reduce_relay_3", "broadcast_relay_3"]),
     in_module("blocks", "share-handed-out-by-others", &["reduce_push", "reduce_push_long"]),
     in_module("blocks", "copied-meets-after-failure", &["fcollect_copied"]),
+    in_module("grid", "left-meeting-not-told", &["late_members", "late_members_of_3"]),
     in_module("grid", "grid-arrives-relaxed", &["reduce_packets", "sync_early", "sync"]),
     in_module("grid", "grid-tells-no-member", &["late_block"]),
     in_module("grid", "given-up-turn-ends-well", &["absent_block", "absent_block_push"]),

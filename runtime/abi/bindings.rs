@@ -2,7 +2,7 @@
 
 /// "OXSM" in memory
 pub const MAGIC: u32 = 1297307727;
-pub const ABI_VERSION: u32 = 23;
+pub const ABI_VERSION: u32 = 24;
 /// PEs of a job, at most.
 pub const MAX_PES: u32 = 4096;
 /** Send-queue geometry, in WQE basic blocks of 64 bytes. The upper limit keeps 16-bit completion
@@ -1281,6 +1281,9 @@ pub enum Call {
     Reducescatter = 9,
 }
 pub const CALL_SHIFT: u32 = 28;
+/** In place of a call: a PE, which the low 24 bits name, has left the meeting, because a member was
+ missing.*/
+pub const LEFT_MEETING: u32 = 15;
 #[repr(u32)]
 /// The element types and operators of reductions, for kernels that take them as numbers.
 #[derive(

@@ -290,7 +290,7 @@ static_assert(offsetof(State, reserved0) == 256);
 static_assert(offsetof(State, p2p_reach) == 304);
 
 static_assert(kMagic == 1297307727u);
-static_assert(kAbiVersion == 23u);
+static_assert(kAbiVersion == 24u);
 static_assert(kMaxPes == 4096u);
 static_assert(kBlockBytes == 64u);
 static_assert(kMinDepthLog2 == 8u);
@@ -355,6 +355,7 @@ static_assert(kGridWordsOfAll == 8192u);
 static_assert(kHeadersAt == 512u);
 static_assert(kArrivalsAt == 1536u);
 static_assert(kCallShift == 28u);
+static_assert(kLeftMeeting == 15u);
 static_assert(kGridGivenUpEven == 1u);
 static_assert(kGridGivenUp == 3u);
 static_assert(kGridFails == 4u);

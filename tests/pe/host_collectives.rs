@@ -3,14 +3,13 @@
 use std::collections::HashSet;
 use std::fmt::Debug;
 use std::ops::Range;
-use std::time::Duration;
 
 use bytemuck::Pod;
 use half::{bf16, f16};
 use num_complex::Complex;
 use oxshmem::{
-    Error, FaultKind, HeapError, Operations, Pe, ReduceOp, Reducible, Stream, SymmetricSlice, SymmetricView, Team,
-    TeamError, TeamUniqueId,
+    Compare, Error, FaultKind, HeapError, Operations, Pe, ReduceOp, Reducible, Stream, SymmetricSlice, SymmetricView,
+    Team, TeamError, TeamUniqueId,
 };
 use oxshmem_tests::covering::covering;
 
@@ -568,27 +567,61 @@ pub fn late(_: &[String]) -> Outcome {
 }
 
 /// A member that is late once does not keep the members missing each other in what they call after
-/// that, though nothing else lets them meet. Run with a short `OXSHMEM_TIMEOUT`.
+/// that, though nothing else lets them meet: members that give up a call say so, and the late one
+/// does not wait for their data. Run with a short `OXSHMEM_TIMEOUT`.
 pub fn late_once(_: &[String]) -> Outcome {
     const LATE: usize = 1;
-    /// One and a half deadlines.
-    const PAUSE: Duration = Duration::from_millis(450);
     /// In one of these they meet again: each takes a deadline at most.
     const CALLS: u64 = 10;
+    /// Elements that one block handles, and several: in packets or relayed, and more.
+    const SIZES: [usize; 3] = [1, 9000, 40_000];
+    const MOST: usize = SIZES[SIZES.len() - 1];
     let pe = oxshmem::init()?;
-    let (me, n, world) = (pe.my_pe(), pe.n_pes() as u64, pe.team_world());
-    let (src, dst) = (pe.alloc::<u64>(1)?, pe.alloc::<u64>(1)?);
-    pe.barrier_all()?;
-    if me == LATE {
-        std::thread::sleep(PAUSE);
+    let (me, n, world) = (pe.my_pe(), pe.n_pes(), pe.team_world());
+    let (src, dst) = (pe.alloc::<u64>(MOST * n)?, pe.alloc::<u64>(MOST * n)?);
+    let (gave_up, mut expected) = (pe.alloc::<u64>(1)?, 0);
+    let mut missed_once = |call: &dyn Fn() -> oxshmem::Result<()>| -> Outcome {
+        // Through the hub, wherever the members were before.
+        pe.alloc::<u8>(1)?;
+        expected += n as u64 - 1;
+        if me == LATE {
+            // A wait ends by the same deadline as the others' call.
+            let came = |_| pe.signal_wait_until(gave_up.signal(0), Compare::Ge, expected).is_ok();
+            assert!((0..CALLS).any(came), "the others have not given up");
+        }
+        let mut results = Vec::new();
+        for number in 1..=CALLS {
+            pe.write(&src, &vec![number; src.len()])?;
+            results.push(call());
+            if number == 1 && me != LATE {
+                pe.signal(gave_up.signal(0).add(1), LATE)?;
+            }
+        }
+        let is_of_team = |kind: &FaultKind| {
+            matches!(kind, FaultKind::Timeout { .. } | FaultKind::MemberLeft { .. } | FaultKind::Mismatch { .. })
+        };
+        for result in &results {
+            let is_expected = match result {
+                Ok(()) => true,
+                Err(Error::Fault(fault)) => is_of_team(&fault.kind),
+                Err(_) => false,
+            };
+            assert!(is_expected, "{result:?}");
+        }
+        // The late one does not wait for those that have left.
+        let waited =
+            |result| matches!(result, &Err(Error::Fault(ref fault)) if matches!(fault.kind, FaultKind::Timeout { .. }));
+        assert!(results[0].is_err() && (me != LATE || !waited(&results[0])), "{results:?}");
+        assert!(results[CALLS as usize - 1].is_ok(), "{results:?}");
+        Ok(())
+    };
+    for size in SIZES {
+        missed_once(&|| pe.reduce(&world, ReduceOp::Sum, &dst, src.view(..size)))?;
+        assert_eq!(pe.read(dst.view(..size))?, vec![CALLS * n as u64; size]);
+        missed_once(&|| pe.alltoall(&world, &dst, &src, size))?;
+        assert_eq!(pe.read(dst.view(..size * n))?, vec![CALLS; size * n]);
+        missed_once(&|| pe.barrier(&world))?;
     }
-    let mut last = Ok(());
-    for call in 1..=CALLS {
-        pe.write(&src, &[call])?;
-        last = pe.reduce(&world, ReduceOp::Sum, &dst, &src);
-    }
-    last?;
-    assert_eq!(pe.read(&dst)?, [CALLS * n]);
     Ok(pe.finalize()?)
 }
 

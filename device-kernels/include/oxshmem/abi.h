@@ -20,7 +20,7 @@
 namespace oxshmem::abi {
 
 constexpr uint32_t kMagic = 0x4d53584f; // "OXSM" in memory
-#define OXSHMEM_ABI_VERSION 23
+#define OXSHMEM_ABI_VERSION 24
 constexpr uint32_t kAbiVersion = OXSHMEM_ABI_VERSION;
 
 // PEs of a job, at most.
@@ -534,6 +534,9 @@ enum class Call : uint32_t {
     reducescatter = 9,
 };
 constexpr uint32_t kCallShift = 28;
+// In place of a call: a PE, which the low 24 bits name, has left the meeting, because a member was
+// missing.
+constexpr uint32_t kLeftMeeting = 15;
 
 // The element types and operators of reductions, for kernels that take them as numbers.
 enum class Type : uint32_t {

@@ -119,7 +119,7 @@ template <class Scope, bool kToEach> OXSHMEM_DEVICE void copy_to_all(int handle,
     } while (member != team_row(handle).my_pe);
 }
 
-// Polls before a collective is left to settle().
+// Polls before a collective is left to await_agreement().
 constexpr uint32_t kLeanPolls = 8 * OXSHMEM_WAIT_POLLS;
 
 // The announcement of these calls.
@@ -160,7 +160,8 @@ template <class Scope, bool kToEach> OXSHMEM_OUTLINE bool store_leanly(int handl
     return true;
 }
 
-// Meets after it. Returns false if other members have not come soon, or do not agree: see settle.
+// Meets after it. Returns false if other members have not come soon, or do not agree: see
+// await_agreement.
 template <class Scope, bool kToEach>
 OXSHMEM_OUTLINE bool meet_leanly(int handle, const void *dst, const void *src, uint64_t bytes) {
     Scope::sync();
@@ -180,9 +181,7 @@ OXSHMEM_OUTLINE bool meet_leanly(int handle, const void *dst, const void *src, u
             if (rank == 0) {
                 take_epoch<Scope>(team);
             }
-            for (int first = 2 * rank; good && first < team.n; first += 2 * lanes) {
-                good = see_two(team.headers() + first, first + 1 < team.n, header, kLeanPolls);
-            }
+            good = see_all(team, header, rank, lanes, kLeanPolls);
         }
     }
     return !Scope::any(!good);
@@ -191,14 +190,14 @@ OXSHMEM_OUTLINE bool meet_leanly(int handle, const void *dst, const void *src, u
 // Ends such a collective where other members were not seen to agree: waits for them until the
 // deadline, and records what differs.
 template <class Scope>
-OXSHMEM_OUTLINE int settle(int handle, Op op, Call call, const void *dst, const void *src, uint64_t bytes) {
+OXSHMEM_OUTLINE int await_agreement(int handle, Op op, Call call, const void *dst, const void *src, uint64_t bytes) {
     TeamView team = view_of(team_row(handle));
     team.epoch = port::read(&team_row(handle).epoch); // has been taken
     const int rank = static_cast<int>(Scope::rank()), lanes = meeting_lanes(static_cast<int>(Scope::size()));
     bool good = true;
     if (rank < lanes && rank < team.n) {
         const uint64_t header = header_of(team, announced_directly<Scope>(call, dst, src, bytes));
-        good = await_all<order::acquire>(team, op, header, rank, lanes, [] { return false; });
+        good = await_members<Scope, order::acquire>(handle, op, header);
     }
     return Scope::any(!good) ? 1 : 0;
 }
@@ -214,7 +213,8 @@ OXSHMEM_DEVICE bool gather_directly(int handle, void *dst, const void *src, uint
         profiled.drop();
         return false;
     }
-    failed = meet_leanly<Scope, kToEach>(handle, dst, src, bytes) ? 0 : settle<Scope>(handle, kOp, kCall, dst, src, bytes);
+    failed =
+        meet_leanly<Scope, kToEach>(handle, dst, src, bytes) ? 0 : await_agreement<Scope>(handle, kOp, kCall, dst, src, bytes);
     return true;
 }
 

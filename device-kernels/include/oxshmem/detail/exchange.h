@@ -510,7 +510,8 @@ OXSHMEM_DEVICE void pass_piece(const Session &session, const Relay &relay, uint3
 }
 
 // Receives what all other members but `except` pass on, and stores it. `number(member)` returns the
-// number of a member's share.
+// number of a member's share. A block stops when another one has failed: a member that has left
+// passes on nothing, and only the first block is sure to be told of it.
 template <class Scope, class Number>
 OXSHMEM_DEVICE bool receive_passed(const Session &session, const Relay &relay, void *dst, int except, Number number) {
     const TeamView &team = session.team;
@@ -523,10 +524,14 @@ OXSHMEM_DEVICE bool receive_passed(const Session &session, const Relay &relay, v
         const uint32_t length = member == except ? 0 : relay.length(number(member));
         if (offset < length) {
             vec16 value{};
+            bool is_there = false;
             const auto late = [&] { return team.blame(member); };
             good = wait(session.op, late, as<void>(relay.passed), [&] {
-                return look_at_piece<Scope>(team, relay.passed, member, offset / kPiece, value, length - offset);
+                is_there = look_at_piece<Scope>(team, relay.passed, member, offset / kPiece, value, length - offset);
+                const bool stopped = is_stopped<Scope>(team.handle, team.epoch);
+                return is_there || stopped;
             });
+            good = good && is_there;
             if (good) {
                 relay.store(dst, number(member), offset, value);
             }

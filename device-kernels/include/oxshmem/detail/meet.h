@@ -288,15 +288,21 @@ template <class Scope> OXSHMEM_DEVICE bool settle(TeamView &team, const TeamName
 }
 
 // What a member announces: a call and a hash of what has to be equal; or that `pe` has made a bad
-// call.
+// call, or has left the meeting before all members had entered.
 OXSHMEM_DEVICE uint32_t announce(Call call, uint64_t hash) {
     return static_cast<uint32_t>(call) << abi::kCallShift | (static_cast<uint32_t>(hash) & ((1u << abi::kCallShift) - 1));
 }
 OXSHMEM_DEVICE uint32_t announce_bad(int pe) {
     return static_cast<uint32_t>(pe) & 0xffffff;
 }
+OXSHMEM_DEVICE uint32_t announce_left(int pe) {
+    return abi::kLeftMeeting << abi::kCallShift | announce_bad(pe);
+}
 OXSHMEM_DEVICE bool is_bad(uint32_t announced) {
     return announced >> abi::kCallShift == 0;
+}
+OXSHMEM_DEVICE bool is_left(uint32_t announced) {
+    return announced >> abi::kCallShift == abi::kLeftMeeting;
 }
 
 OXSHMEM_DEVICE uint64_t header_of(const TeamView &team, uint32_t announced) {
@@ -317,11 +323,13 @@ OXSHMEM_DEVICE bool entered(uint64_t seen, uint64_t header) {
     return seen != 0 && is_since(static_cast<uint32_t>(seen >> 32), static_cast<uint32_t>(header >> 32));
 }
 
-// Returns which member has made a bad call, from what `member` announces, which may know of another
-// one. If others blame the caller, its own call is the one that does not fit.
+// Returns which member has made a bad call or has left, from what `member` announces, which may
+// know of another one. If others blame the caller, its own call is the one that does not fit.
 OXSHMEM_LAZY OXSHMEM_DEVICE int culprit(int handle, int member, uint64_t seen, uint64_t header) {
-    const int named = static_cast<int>(seen & 0xffffff);
-    const bool knows = is_bad(static_cast<uint32_t>(seen)) && seen >> 32 == header >> 32 && named != port::state().my_pe;
+    const uint32_t announced = static_cast<uint32_t>(seen);
+    const int named = static_cast<int>(announced & 0xffffff);
+    const bool names = is_bad(announced) || is_left(announced);
+    const bool knows = names && seen >> 32 == header >> 32 && named != port::state().my_pe;
     return knows ? named : pe_of_member(handle, member);
 }
 
@@ -329,7 +337,8 @@ OXSHMEM_LAZY OXSHMEM_DEVICE int culprit(int handle, int member, uint64_t seen, u
 // so.
 OXSHMEM_LAZY OXSHMEM_DEVICE bool agrees(int handle, Op op, int member, uint64_t seen, uint64_t header) {
     if (seen != header && !is_bad(static_cast<uint32_t>(header))) {
-        raise(ErrorCode::mismatch, op, {culprit(handle, member, seen, header), handle}, header, seen);
+        const ErrorCode code = is_left(static_cast<uint32_t>(seen)) ? ErrorCode::member_left : ErrorCode::mismatch;
+        raise(code, op, {culprit(handle, member, seen, header), handle}, header, seen);
     }
     return seen == header;
 }
@@ -379,6 +388,33 @@ OXSHMEM_DEVICE bool see_two(const uint64_t *words, bool two, uint64_t wanted, ui
     return are_there;
 }
 
+// Tells the other members that this one has left a meeting before all had entered; by one lane. A
+// member that enters later would find that this one had entered, and then wait for its data until
+// its own deadline, while this one waits as long in the next call: neither would catch up with the
+// other. A member that has told that a call is bad leaves that as it is, since it says more.
+// `headers` are those of the meeting, and the team's row is read again.
+OXSHMEM_LAZY OXSHMEM_OUTLINE void tell_left(int handle, uint64_t *headers, uint64_t header) {
+    if (is_bad(static_cast<uint32_t>(header))) {
+        return;
+    }
+    const abi::Team &row = team_row(handle);
+    const int me = port::read(&row.my_pe), n = port::read(&row.n_pes), my_pe = port::state().my_pe;
+    for (int distance = 1; distance < n; ++distance) {
+        const int pe = pe_of_member(handle, (me + distance) % n);
+        port::store<order::relaxed, reach::system>(translate(headers + me, pe), header >> 32 << 32 | announce_left(my_pe));
+    }
+}
+
+// Looks up to `looks` times for each pair of members whether they have entered and agree; by
+// `lanes` lanes, each of which looks for some. In few instructions.
+OXSHMEM_DEVICE bool see_all(const TeamView &team, uint64_t header, int rank, int lanes, uint32_t looks) {
+    bool good = true;
+    for (int first = 2 * rank; good && first < team.n; first += 2 * lanes) {
+        good = see_two(team.headers() + first, first + 1 < team.n, header, looks);
+    }
+    return good;
+}
+
 // Waits for the headers of members `first` and `first` + 1, and calls `meanwhile` as often as it
 // looks; when that returns true, the wait is over. Stores in `agreed` whether they agree with this
 // member's. Returns false if they have not arrived.
@@ -397,11 +433,15 @@ OXSHMEM_DEVICE bool await_two(const TeamView &team, Op op, int first, uint64_t h
     const bool there = ended && !over;
     if (there) {
         on_arrivals(slots, two);
+    } else if (!ended) {
+        tell_left(team.handle, team.headers(), header);
     }
     if (there && (seen.first != header || (two && seen.second != header))) {
         agreed = false;
-        agrees(team.handle, op, seen.first != header ? first : first + 1, seen.first != header ? seen.first : seen.second,
-               header);
+        // A bad call explains more than a member that has left.
+        const bool is_second =
+            two && seen.second != header && (seen.first == header || is_left(static_cast<uint32_t>(seen.first)));
+        agrees(team.handle, op, is_second ? first + 1 : first, is_second ? seen.second : seen.first, header);
     }
     return there;
 }
@@ -462,8 +502,8 @@ template <class Scope> OXSHMEM_DEVICE void close_epoch(const TeamView &team, uin
 
 // The first of several blocks that fails stops the others: a member whose call differs may have
 // fewer blocks, and then some would wait in vain; and each would wait for the deadline of a member
-// that does not enter. The first block of all is not stopped: when it leaves a meeting, all members
-// have entered, and so no member gets ahead of the others.
+// that does not enter. The first block of all is not stopped: it leaves a meeting only when all
+// members have entered or its deadline has passed, so no member gets ahead of the others before.
 template <class Scope> OXSHMEM_DEVICE bool is_stopped(int handle, uint32_t epoch) {
     if constexpr (kSeveralBlocks<Scope>) {
         return port::block_rank() != 0 && port::load<order::relaxed, reach::device>(&team_row(handle).stopped) == epoch;
@@ -478,17 +518,29 @@ template <class Scope> OXSHMEM_DEVICE void stop_unless(const TeamView &team, boo
     }
 }
 
+// Tells, in a meeting by dissemination, the members from `distance` places on after this one:
+// `said` in the words from `slot` on. By one lane.
+OXSHMEM_LAZY OXSHMEM_OUTLINE void tell_rounds(int handle, Op op, uint64_t *slot, int distance, uint64_t said) {
+    const abi::Team &row = team_row(handle);
+    const int me = port::read(&row.my_pe), n = port::read(&row.n_pes);
+    for (; distance < n; distance *= 2, ++slot) {
+        tell(pe_of_member(handle, (me + distance) % n), op, slot, said);
+    }
+}
+
 // A meeting by dissemination, by one lane. A member passes on everything that it has learnt: which
-// members have entered, that calls differ, and the stores that it has seen. A further block has no
-// place for rounds, but for headers, which it needs for nothing else. The team's row is read again:
-// callers would have to keep what they know of it in memory.
+// members have entered, that calls differ, and the stores that it has seen. One that leaves because
+// a member is missing says so in place of what it has told (see tell_left). A member that hears
+// this passes it on, and leaves too. A further block has no place for rounds, but for headers,
+// which it needs for nothing else. The team's row is read again: callers would have to keep what
+// they know of it in memory.
 template <bool kSeveral> OXSHMEM_OUTLINE bool meet_in_rounds(int handle, Op op, uint64_t header) {
     using Scope = typename rounds_of<kSeveral>::type;
     TeamView team;
     view_team<Scope>(team, handle, op);
     team.epoch = static_cast<uint32_t>(header >> 32);
     uint64_t said = header;
-    uint64_t *slot = kSeveral && port::block_rank() != 0 ? team.headers() : team.rounds();
+    uint64_t *const slots = kSeveral && port::block_rank() != 0 ? team.headers() : team.rounds(), *slot = slots;
     close_epoch<Scope>(team, take_epoch<Scope>(team));
     int n = team.n;
     for (int distance = 1; distance < n; distance *= 2, ++slot) {
@@ -500,24 +552,30 @@ template <bool kSeveral> OXSHMEM_OUTLINE bool meet_in_rounds(int handle, Op op, 
         const int before = (port::read(&team_row(handle).my_pe) + n - distance) % n;
         const auto late = [&] { return Blame{pe_of_member(handle, before), handle}; };
         uint64_t seen = 0;
-        const bool there = wait(op, late, slot, [&] {
+        const bool ended = wait(op, late, slot, [&] {
             seen = port::load<order::acquire, reach::system>(slot);
             return entered(seen, header) || is_stopped<Scope>(handle, static_cast<uint32_t>(header >> 32));
         });
-        if (!there || !entered(seen, header)) {
-            // Members that come later are told at once that it has failed: they would wait for the
-            // rest of this one's messages until their own deadlines, and be as late in the next
-            // call.
-            said = header >> 32 << 32 | announce_bad(port::state().my_pe);
-            while ((distance *= 2) < n) {
-                ++slot;
-                tell(pe_of_member(handle, (port::read(&team_row(handle).my_pe) + distance) % n), op, slot, said);
-            }
+        const bool there = ended && entered(seen, header);
+        const uint64_t epoch = header >> 32 << 32;
+        if (ended && !there) {
+            // The others wait for the rest of this block's messages.
+            tell_rounds(handle, op, slot + 1, 2 * distance, epoch | announce_bad(port::state().my_pe));
             return false;
         }
-        OXSHMEM_ON_ARRIVAL(slot, 1);
-        if (!agrees(handle, op, before, seen, header) && said == header) {
-            said = header >> 32 << 32 | announce_bad(culprit(handle, before, seen, header));
+        bool agreed = false;
+        int to_blame = port::state().my_pe;
+        if (there) {
+            OXSHMEM_ON_ARRIVAL(slot, 1);
+            agreed = agrees(handle, op, before, seen, header);
+            to_blame = culprit(handle, before, seen, header);
+        }
+        if (!there || is_left(static_cast<uint32_t>(seen))) {
+            tell_rounds(handle, op, slots, 1, is_bad(static_cast<uint32_t>(said)) ? said : epoch | announce_left(to_blame));
+            return false;
+        }
+        if (!agreed && said == header) {
+            said = epoch | announce_bad(to_blame);
         }
     }
     return said == header && !is_bad(static_cast<uint32_t>(header));
@@ -539,6 +597,20 @@ template <class Scope> OXSHMEM_DEVICE bool stores_are_released() {
     return kOpensGrid<Scope> && port::kGridsRelease && port::state().network == static_cast<uint32_t>(abi::Network::none);
 }
 
+// Waits until the deadline for the members that the lane waits for in a meeting, and records what
+// differs. The team's row is read again, so that a caller that need not wait takes few registers:
+// registers that a function keeps for its caller lie in memory, and the fence before the meeting
+// would wait for these stores.
+template <class Scope, order O> OXSHMEM_OUTLINE bool await_members(int handle, Op op, uint64_t header) {
+    static_assert(!kInGrid<Scope>, "blocks that meet all blocks of all members have words of their own");
+    TeamView team;
+    view_team<Scope>(team, handle, op);
+    team.epoch = static_cast<uint32_t>(header >> 32);
+    const int lanes = meeting_lanes(static_cast<int>(Meeting<Scope>::size()));
+    const auto stopped = [&] { return is_stopped<Scope>(handle, team.epoch); };
+    return await_all<O>(team, op, header, static_cast<int>(Meeting<Scope>::rank()), lanes, stopped);
+}
+
 // A meeting of one group of threads per member, all of which have read the row. With `Visible`,
 // what members have stored before is visible to every member that leaves. Ends with Scope::any:
 // every lane is told whether all members have entered the same call.
@@ -555,8 +627,8 @@ template <class Scope, bool Visible> OXSHMEM_DEVICE bool meet(const TeamView &te
             tell_all(team, header, rank, lanes);
             const uint32_t counted = rank == 0 ? take_epoch<Scope>(team) : 0;
             constexpr order kOrder = Visible ? order::acquire : order::relaxed;
-            const auto stopped = [&] { return is_stopped<Scope>(team.handle, team.epoch); };
-            good = await_all<kOrder>(team, op, header, rank, lanes, stopped) && !is_bad(announced);
+            good = see_all(team, header, rank, lanes, port::kLooks) || await_members<Scope, kOrder>(team.handle, op, header);
+            good = good && !is_bad(announced);
             if (rank == 0) {
                 close_epoch<Scope>(team, counted);
             }
