@@ -14,6 +14,7 @@ jobs! {
     collective_errors_p2p_3: "collective_errors", P2p, 3;
     collective_errors_ibgda_3: "collective_errors", Ibgda, 3;
     collective_errors_ibrc_3: "collective_errors", Ibrc, 3;
+    collective_errors_ibgda_5: "collective_errors", Ibgda, 5;
     collective_timeouts_p2p_2: "collective_timeouts", P2p, 2, "OXSHMEM_TIMEOUT" = "300ms";
     collective_timeouts_ibgda_3: "collective_timeouts", Ibgda, 3, "OXSHMEM_TIMEOUT" = "300ms";
     collective_timeouts_ibrc_3: "collective_timeouts", Ibrc, 3, "OXSHMEM_TIMEOUT" = "300ms";
@@ -21,6 +22,7 @@ jobs! {
     grid_errors_p2p_3_few_sms: "grid_errors", P2p, 3, "OXSHMEM_TIMEOUT" = "1s", "OXSHMEM_COLLECTIVES_SMS" = "2";
     grid_errors_ibgda_3: "grid_errors", Ibgda, 3, "OXSHMEM_TIMEOUT" = "1s";
     grid_errors_ibrc_3: "grid_errors", Ibrc, 3, "OXSHMEM_TIMEOUT" = "1s";
+    grid_errors_ibgda_5: "grid_errors", Ibgda, 5, "OXSHMEM_TIMEOUT" = "1s";
     refused_p2p_1: "refused", P2p, 1;
     refused_p2p_3: "refused", P2p, 3;
     refused_ibgda_3: "refused", Ibgda, 3;

@@ -172,6 +172,32 @@ void late_members() {
     check_sums(2, target(2), 4);
 }
 
+// A meeting by each block for its own. The call of PE 1 is refused there, or differs from that of
+// the others. Its launch is aborted, so that it does not wait for the others. These find out that
+// the call is PE 1's, from each other where they meet in rounds, and in a block that another one
+// has stopped.
+template <class Scope, bool kIsRefused> void bad_call() {
+    constexpr int kBad = 1;
+    constexpr uint32_t kGood = 0, kOther = 1;
+    if (me() == kBad) {
+        abort_launch();
+    }
+    detail::TeamView team;
+    expect(detail::view_team<Scope>(team, abi::kTeamWorld, abi::Op::sync), "there is no world team");
+    const uint32_t said = me() == kBad && kIsRefused ? detail::announce_bad(kBad)
+                                                     : detail::announce(abi::Call::sync, me() == kBad ? kOther : kGood);
+    expect(!detail::meet<Scope, true>(team, abi::Op::sync, said), "a bad call has not failed");
+    const abi::Control &control = detail::control();
+    if (me() != kBad && port::load<port::order::acquire, port::reach::system>(&control.claimed) == abi::kErrorValid) {
+        const auto of = [](const auto &word) { return port::load<port::order::relaxed, port::reach::device>(&word); };
+        const auto code = static_cast<abi::ErrorCode>(of(control.error.code));
+        // One whose call differs may have left when it hears of that.
+        expect(code == abi::ErrorCode::mismatch || (!kIsRefused && code == abi::ErrorCode::member_left),
+               "another error than a bad call's is reported");
+        expect(of(control.error.pe) == kBad, "another PE is blamed than the one that makes the bad call");
+    }
+}
+
 // PE 0's second block leaves out the first of two calls, in which another block misses it when the
 // launch has been aborted. Both fail in all blocks of all PEs. The next one, before which the host
 // has taken the error, does not: each PE has taken an epoch for each call.
@@ -400,6 +426,19 @@ constexpr oxshmem_explore_program kPrograms[] = {
     failing(in_grid("late_members", late_members, 2, 1, Algorithm::push, 2)),
     failing(in_grid("late_members_packets", late_members, 2, 1, Algorithm::packets, 0xffffffff)),
     failing(in_grid("late_members_of_3", late_members, 3, 1, Algorithm::push, 0xfffffffe)),
+    failing(in_rounds(in_grid("late_members_rounds_of_3", late_members, 3, 1, Algorithm::push, 2))),
+    failing(in_grid("refused_of_3", bad_call<thread_scope, true>, 3, 1, Algorithm::packets, 2)),
+    failing(in_rounds(in_grid("refused_rounds_of_3", bad_call<thread_scope, true>, 3, 1, Algorithm::packets, 2))),
+    failing(in_rounds(in_grid("refused_rounds_of_4", bad_call<thread_scope, true>, 4, 1, Algorithm::packets, 0xfffffffe))),
+    failing(in_rounds(in_grid("refused_levels_of_3", bad_call<detail::levels_scope, true>, 3, 2, Algorithm::packets, 3))),
+    failing(
+        in_rounds(in_grid("refused_levels_of_4", bad_call<detail::levels_scope, true>, 4, 2, Algorithm::packets, 0xffffffff))),
+    failing(in_grid("differing_of_3", bad_call<thread_scope, false>, 3, 1, Algorithm::packets, 2)),
+    failing(in_rounds(in_grid("differing_rounds_of_3", bad_call<thread_scope, false>, 3, 1, Algorithm::packets, 2))),
+    failing(in_rounds(in_grid("differing_rounds_of_4", bad_call<thread_scope, false>, 4, 1, Algorithm::packets, 0xfffffffe))),
+    failing(in_rounds(in_grid("differing_levels_of_3", bad_call<detail::levels_scope, false>, 3, 2, Algorithm::packets, 3))),
+    failing(in_rounds(
+        in_grid("differing_levels_of_4", bad_call<detail::levels_scope, false>, 4, 2, Algorithm::packets, 0xffffffff))),
     failing(in_grid("left_out_once", left_out_once, 2, 2, Algorithm::packets, 2)),
     failing(in_grid("left_out_once_3", left_out_once, 2, 3, Algorithm::packets, 2)),
     failing(in_grid("left_out_once_push", left_out_once, 2, 2, Algorithm::push, 2)),

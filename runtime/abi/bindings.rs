@@ -2,7 +2,7 @@
 
 /// "OXSM" in memory
 pub const MAGIC: u32 = 1297307727;
-pub const ABI_VERSION: u32 = 24;
+pub const ABI_VERSION: u32 = 25;
 /// PEs of a job, at most.
 pub const MAX_PES: u32 = 4096;
 /** Send-queue geometry, in WQE basic blocks of 64 bytes. The upper limit keeps 16-bit completion
@@ -1256,8 +1256,8 @@ pub const ARRIVALS_AT: u64 = 1536;
 #[repr(u32)]
 /** A header, 64 bits: the epoch in the upper half, and below it what the member announces: either
  the number of the call it makes (bits 31:28, at least 1) and a hash of everything that must be
- equal on all members; or, with those bits 0, that the call of PE `header & 0xffffff` is a bad one
- or does not fit.*/
+ equal on all members; or, with those bits 0, that the call of the PE in bits 11:0 is a bad one or
+ does not fit. If it does not fit the member's own call, bits 27:12 are a digest of that one.*/
 #[derive(
     Debug,
     Copy,
@@ -1281,8 +1281,8 @@ pub enum Call {
     Reducescatter = 9,
 }
 pub const CALL_SHIFT: u32 = 28;
-/** In place of a call: a PE, which the low 24 bits name, has left the meeting, because a member was
- missing.*/
+pub const NAMED_PE_BITS: u32 = 12;
+/// In place of a call: the PE in bits 11:0 has left the meeting, because a member was missing.
 pub const LEFT_MEETING: u32 = 15;
 #[repr(u32)]
 /// The element types and operators of reductions, for kernels that take them as numbers.
@@ -1384,7 +1384,9 @@ pub struct Team {
     pub nodes: u64,
     /// symmetric: in the workspace
     pub grid_words: u64,
-    pub __bindgen_padding_0: [u8; 24usize],
+    /// written as `stopped`, before it: what the block whose meeting failed announces
+    pub stop_reason: u32,
+    pub __bindgen_padding_0: [u8; 20usize],
     pub choices: [[Choice; 3usize]; 7usize],
     pub __bindgen_padding_1: [u8; 48usize],
 }
@@ -1457,6 +1459,9 @@ const _: () = {
     [
         "Offset of field: Team::grid_words",
     ][::core::mem::offset_of!(Team, grid_words) - 96usize];
+    [
+        "Offset of field: Team::stop_reason",
+    ][::core::mem::offset_of!(Team, stop_reason) - 104usize];
     [
         "Offset of field: Team::choices",
     ][::core::mem::offset_of!(Team, choices) - 128usize];

@@ -20,7 +20,7 @@
 namespace oxshmem::abi {
 
 constexpr uint32_t kMagic = 0x4d53584f; // "OXSM" in memory
-#define OXSHMEM_ABI_VERSION 24
+#define OXSHMEM_ABI_VERSION 25
 constexpr uint32_t kAbiVersion = OXSHMEM_ABI_VERSION;
 
 // PEs of a job, at most.
@@ -519,8 +519,8 @@ constexpr uint64_t kArrivalsAt = kHeadersAt + 2 * kOneRoundPes * 8;
 
 // A header, 64 bits: the epoch in the upper half, and below it what the member announces: either
 // the number of the call it makes (bits 31:28, at least 1) and a hash of everything that must be
-// equal on all members; or, with those bits 0, that the call of PE `header & 0xffffff` is a bad one
-// or does not fit.
+// equal on all members; or, with those bits 0, that the call of the PE in bits 11:0 is a bad one or
+// does not fit. If it does not fit the member's own call, bits 27:12 are a digest of that one.
 enum class Call : uint32_t {
     none = 0,
     sync = 1,
@@ -534,8 +534,8 @@ enum class Call : uint32_t {
     reducescatter = 9,
 };
 constexpr uint32_t kCallShift = 28;
-// In place of a call: a PE, which the low 24 bits name, has left the meeting, because a member was
-// missing.
+constexpr uint32_t kNamedPeBits = 12;
+// In place of a call: the PE in bits 11:0 has left the meeting, because a member was missing.
 constexpr uint32_t kLeftMeeting = 15;
 
 // The element types and operators of reductions, for kernels that take them as numbers.
@@ -592,7 +592,8 @@ struct alignas(128) Team {
     // int32_t starts[n_nodes + 1], then int32_t by_node[n_pes]: the members of node i are
     // by_node[starts[i]] to before by_node[starts[i + 1]], in ascending order.
     uint64_t nodes;
-    uint64_t grid_words; // symmetric: in the workspace
+    uint64_t grid_words;  // symmetric: in the workspace
+    uint32_t stop_reason; // written as `stopped`, before it: what the block whose meeting failed announces
     alignas(128) Choice choices[kCollectives][kChoices];
 };
 

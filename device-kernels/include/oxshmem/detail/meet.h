@@ -293,7 +293,16 @@ OXSHMEM_DEVICE uint32_t announce(Call call, uint64_t hash) {
     return static_cast<uint32_t>(call) << abi::kCallShift | (static_cast<uint32_t>(hash) & ((1u << abi::kCallShift) - 1));
 }
 OXSHMEM_DEVICE uint32_t announce_bad(int pe) {
-    return static_cast<uint32_t>(pe) & 0xffffff;
+    static_assert(abi::kMaxPes <= 1u << abi::kNamedPeBits);
+    return static_cast<uint32_t>(pe);
+}
+// Announces that the call of `pe` differs from this member's, which is `announced`. Neither of the
+// two knows which call is wrong. A member that makes the same call as one of them does, and the
+// digest tells it which of them announces this.
+OXSHMEM_DEVICE uint32_t announce_differing(int pe, uint32_t announced) {
+    constexpr uint32_t kBits = abi::kCallShift - abi::kNamedPeBits;
+    const uint32_t digest = (announced ^ announced >> kBits) & ((1u << kBits) - 1);
+    return digest << abi::kNamedPeBits | announce_bad(pe);
 }
 OXSHMEM_DEVICE uint32_t announce_left(int pe) {
     return abi::kLeftMeeting << abi::kCallShift | announce_bad(pe);
@@ -323,22 +332,24 @@ OXSHMEM_DEVICE bool entered(uint64_t seen, uint64_t header) {
     return seen != 0 && is_since(static_cast<uint32_t>(seen >> 32), static_cast<uint32_t>(header >> 32));
 }
 
-// Returns which member has made a bad call or has left, from what `member` announces, which may
-// know of another one. If others blame the caller, its own call is the one that does not fit.
+// Returns which PE has made a bad call or has left, from what `member` announces. That may name
+// another PE, which counts only if the member makes the same call as the caller: otherwise the
+// member's own call is the one that does not fit.
 OXSHMEM_LAZY OXSHMEM_DEVICE int culprit(int handle, int member, uint64_t seen, uint64_t header) {
     const uint32_t announced = static_cast<uint32_t>(seen);
-    const int named = static_cast<int>(announced & 0xffffff);
-    const bool names = is_bad(announced) || is_left(announced);
-    const bool knows = names && seen >> 32 == header >> 32 && named != port::state().my_pe;
-    return knows ? named : pe_of_member(handle, member);
+    const int named = static_cast<int>(announced & ((1u << abi::kNamedPeBits) - 1));
+    const bool is_of_same_call = announced == announce_differing(named, static_cast<uint32_t>(header));
+    return seen >> 32 == header >> 32 && (is_left(announced) || is_of_same_call) ? named : pe_of_member(handle, member);
 }
 
-// Compares what a member announces; false if it differs. A member that has made a bad call has said
-// so.
+// Compares what a member announces; false if it differs, which the calling lane records unless its
+// own call is a bad one: that has been recorded. If the caller's own PE is to blame, in the eyes of
+// the others or for another block, the record names the member.
 OXSHMEM_LAZY OXSHMEM_DEVICE bool agrees(int handle, Op op, int member, uint64_t seen, uint64_t header) {
     if (seen != header && !is_bad(static_cast<uint32_t>(header))) {
         const ErrorCode code = is_left(static_cast<uint32_t>(seen)) ? ErrorCode::member_left : ErrorCode::mismatch;
-        raise(code, op, {culprit(handle, member, seen, header), handle}, header, seen);
+        const int pe = culprit(handle, member, seen, header);
+        raise(code, op, {pe != port::state().my_pe ? pe : pe_of_member(handle, member), handle}, header, seen);
     }
     return seen == header;
 }
@@ -510,42 +521,56 @@ template <class Scope> OXSHMEM_DEVICE bool is_stopped(int handle, uint32_t epoch
     }
     return false;
 }
-template <class Scope> OXSHMEM_DEVICE void stop_unless(const TeamView &team, bool good) {
+// `reason` is what the block would announce: it has found a bad call, or has left.
+template <class Scope> OXSHMEM_DEVICE void stop_others(int handle, uint32_t epoch, uint32_t reason) {
     if constexpr (kSeveralBlocks<Scope>) {
-        if (!good) {
-            port::store<order::relaxed, reach::device>(&team_row(team.handle).stopped, team.epoch);
-        }
+        abi::Team &row = team_row(handle);
+        port::store<order::relaxed, reach::device>(&row.stop_reason, reason);
+        port::store<order::release, reach::device>(&row.stopped, epoch);
     }
 }
+template <class Scope> OXSHMEM_DEVICE void stop_unless(const TeamView &team, bool good) {
+    if (!good) {
+        stop_others<Scope>(team.handle, team.epoch, announce_left(port::state().my_pe));
+    }
+}
+// Returns the reason of the block that has stopped the calling one.
+OXSHMEM_LAZY OXSHMEM_DEVICE uint32_t reason_to_stop(int handle) {
+    const abi::Team &row = team_row(handle);
+    port::acquire<reach::device>(&row.stopped);
+    return port::load<order::relaxed, reach::device>(&row.stop_reason);
+}
 
-// Tells, in a meeting by dissemination, the members from `distance` places on after this one:
-// `said` in the words from `slot` on. By one lane.
-OXSHMEM_LAZY OXSHMEM_OUTLINE void tell_rounds(int handle, Op op, uint64_t *slot, int distance, uint64_t said) {
+// Tells the members, in a meeting by dissemination, `said` in place of what this one has told them,
+// and in place of what it has yet to tell, in the words from `slot` on. By one lane.
+OXSHMEM_LAZY OXSHMEM_OUTLINE void tell_rounds(int handle, Op op, uint64_t *slot, uint64_t said) {
     const abi::Team &row = team_row(handle);
     const int me = port::read(&row.my_pe), n = port::read(&row.n_pes);
-    for (; distance < n; distance *= 2, ++slot) {
+    for (int distance = 1; distance < n; distance *= 2, ++slot) {
         tell(pe_of_member(handle, (me + distance) % n), op, slot, said);
     }
 }
 
 // A meeting by dissemination, by one lane. A member passes on everything that it has learnt: which
-// members have entered, that calls differ, and the stores that it has seen. One that leaves because
-// a member is missing says so in place of what it has told (see tell_left). A member that hears
-// this passes it on, and leaves too. A further block has no place for rounds, but for headers,
-// which it needs for nothing else. The team's row is read again: callers would have to keep what
-// they know of it in memory.
+// members have entered, that calls differ, and the stores that it has seen. One that leaves early
+// says so in place of what it has told (see tell_left): because a member is missing, because it
+// hears that one has left, or because another block of its grid has failed. What it has said of a
+// bad call it leaves as it is, above all that its own is one. A further block has no place for
+// rounds, but for headers, which it needs for nothing else. The team's row is read again: callers
+// would have to keep what they know of it in memory.
 template <bool kSeveral> OXSHMEM_OUTLINE bool meet_in_rounds(int handle, Op op, uint64_t header) {
     using Scope = typename rounds_of<kSeveral>::type;
     TeamView team;
     view_team<Scope>(team, handle, op);
     team.epoch = static_cast<uint32_t>(header >> 32);
-    uint64_t said = header;
+    uint32_t said = static_cast<uint32_t>(header);
     uint64_t *const slots = kSeveral && port::block_rank() != 0 ? team.headers() : team.rounds(), *slot = slots;
     close_epoch<Scope>(team, take_epoch<Scope>(team));
+    const auto with_epoch = [header](uint32_t announced) { return header >> 32 << 32 | announced; };
     int n = team.n;
     for (int distance = 1; distance < n; distance *= 2, ++slot) {
         release_stores();
-        tell(pe_of_member(handle, (port::read(&team_row(handle).my_pe) + distance) % n), op, slot, said);
+        tell(pe_of_member(handle, (port::read(&team_row(handle).my_pe) + distance) % n), op, slot, with_epoch(said));
         // What is known of the team takes no registers while others are told.
         port::forget(handle);
         n = port::read(&team_row(handle).n_pes);
@@ -556,29 +581,30 @@ template <bool kSeveral> OXSHMEM_OUTLINE bool meet_in_rounds(int handle, Op op, 
             seen = port::load<order::acquire, reach::system>(slot);
             return entered(seen, header) || is_stopped<Scope>(handle, static_cast<uint32_t>(header >> 32));
         });
-        const bool there = ended && entered(seen, header);
-        const uint64_t epoch = header >> 32 << 32;
-        if (ended && !there) {
-            // The others wait for the rest of this block's messages.
-            tell_rounds(handle, op, slot + 1, 2 * distance, epoch | announce_bad(port::state().my_pe));
-            return false;
-        }
-        bool agreed = false;
-        int to_blame = port::state().my_pe;
-        if (there) {
+        uint32_t learnt = announce_left(port::state().my_pe);
+        bool stays = false;
+        if (ended && entered(seen, header)) {
             OXSHMEM_ON_ARRIVAL(slot, 1);
-            agreed = agrees(handle, op, before, seen, header);
-            to_blame = culprit(handle, before, seen, header);
+            if (agrees(handle, op, before, seen, header)) {
+                continue;
+            }
+            const int to_blame = culprit(handle, before, seen, header);
+            stays = !is_left(static_cast<uint32_t>(seen));
+            learnt = stays ? announce_differing(to_blame, static_cast<uint32_t>(header)) : announce_left(to_blame);
+        } else if (ended) {
+            learnt = reason_to_stop(handle);
         }
-        if (!there || is_left(static_cast<uint32_t>(seen))) {
-            tell_rounds(handle, op, slots, 1, is_bad(static_cast<uint32_t>(said)) ? said : epoch | announce_left(to_blame));
-            return false;
-        }
-        if (!agreed && said == header) {
-            said = epoch | announce_bad(to_blame);
+        said = is_bad(said) ? said : learnt;
+        if (!stays) {
+            tell_rounds(handle, op, slots, with_epoch(said));
+            break;
         }
     }
-    return said == header && !is_bad(static_cast<uint32_t>(header));
+    const bool good = said == static_cast<uint32_t>(header) && !is_bad(said);
+    if (!good) {
+        stop_others<Scope>(handle, static_cast<uint32_t>(header >> 32), said);
+    }
+    return good;
 }
 
 // Lanes that meet for their scope, of one warp: each makes visible what the others shall see before
@@ -636,7 +662,6 @@ template <class Scope, bool Visible> OXSHMEM_DEVICE bool meet(const TeamView &te
         }
     } else if (rank == 0) {
         good = meet_in_rounds<kByLevels<Scope>>(team.handle, op, header_of(team, announced));
-        stop_unless<Scope>(team, good);
     }
     return !Scope::any(!good);
 }
