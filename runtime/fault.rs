@@ -6,8 +6,14 @@ use bytemuck::checked;
 use oxshmem_hca::wire::cqe::Syndrome;
 use oxshmem_system::words::low32;
 
-use crate::abi::{self, Call, ErrorCode, ErrorRecord, Op};
+use self::arguments::bad_argument;
+pub(crate) use self::members::call;
+use self::members::{awaited, departure, mismatch};
+use crate::abi::{self, ErrorCode, ErrorRecord, Op};
 use crate::config::ByteSize;
+
+mod arguments;
+mod members;
 
 /// An error that device code recorded. Operations that were refused had no effect; those issued
 /// before are complete or reported.
@@ -140,12 +146,13 @@ pub enum FaultKind {
         pe: i32,
     },
     /// Another argument is wrong.
-    #[error(
-        "bad argument {value} (root, stride, comparison, signal operator, or type and operator of a reduction) for PE {pe}, address {address:#x}"
-    )]
+    #[error("{problem}")]
     BadArgument {
-        /// The value.
+        /// The value: of a reduction, the element type in the upper half and the operator in the
+        /// lower one, as `oxshmem/abi.h` numbers them.
         value: i64,
+        /// Which argument it is, and which values are allowed.
+        problem: String,
         /// The address given with it.
         address: u64,
         /// The peer.
@@ -171,12 +178,12 @@ pub enum FaultKind {
     },
     /// A member of the team has left a collective, because it waited for another member in vain, or
     /// by another error of its own.
-    #[error(
-        "PE {pe} left the collective by an error of its own, which it reports: it may have waited for this PE until OXSHMEM_TIMEOUT; what the collective has written is not complete"
-    )]
+    #[error("PE {pe} left the collective {}; what the collective has written is not complete", departure(*awaited))]
     MemberLeft {
         /// The PE.
         pe: i32,
+        /// The PE for which that one waited; `None` if it has not said so.
+        awaited: Option<i32>,
     },
     /// Buffers that must not overlap do.
     #[error("dst {dst:#x} and src {src:#x} overlap; pass buffers that do not")]
@@ -404,36 +411,6 @@ impl fmt::Display for OnTeam {
     }
 }
 
-/// Returns what a header of a collective says; see `Call` in `abi.h`.
-pub(crate) fn call(header: u64) -> Option<&'static str> {
-    Some(match checked::try_cast(low32(header) >> abi::CALL_SHIFT).ok()? {
-        Call::None => return None,
-        Call::Sync => "sync",
-        Call::Barrier => "barrier",
-        Call::Broadcast => "broadcast",
-        Call::Collect => "collect",
-        Call::Fcollect => "fcollect",
-        Call::Alltoall => "alltoall",
-        Call::Alltoalls => "alltoalls",
-        Call::Reduce => "reduce",
-        Call::Reducescatter => "reducescatter",
-    })
-}
-
-fn mismatch(pe: i32, theirs: u64, mine: u64) -> FaultKind {
-    let my_call = call(mine).unwrap_or("a collective with bad arguments");
-    let ahead = ((theirs >> 32) as u32).wrapping_sub((mine >> 32) as u32).cast_signed();
-    let theirs = match call(theirs) {
-        _ if ahead != 0 => format!("PE {pe} is {ahead} collectives ahead"),
-        None => format!("PE {pe} made a call that is refused, or that does not fit the others"),
-        Some(other) if call(mine) == Some(other) => {
-            format!("PE {pe} called {other} with another size, address, type, root, operator or stride")
-        }
-        Some(other) => format!("PE {pe} called {other}"),
-    };
-    FaultKind::Mismatch { pe, theirs, mine: my_call }
-}
-
 /// What errors call a wait for a slot of a staging ring.
 pub(crate) const STAGING: &str = "waiting for a slot of a staging ring";
 
@@ -533,10 +510,13 @@ impl DeviceFault {
                 cause: String::new(),
             },
             Ok(ErrorCode::NoPath) => FaultKind::NoPath { pe },
-            Ok(ErrorCode::BadArgument) => FaultKind::BadArgument { value: length.cast_signed(), address, pe },
+            Ok(ErrorCode::BadArgument) => {
+                let value = length.cast_signed();
+                FaultKind::BadArgument { value, problem: bad_argument(record.op, value), address, pe }
+            }
             Ok(ErrorCode::BadTeam) => FaultKind::BadTeam { handle: low32(length).cast_signed() },
             Ok(ErrorCode::Mismatch) => mismatch(pe, length, address),
-            Ok(ErrorCode::MemberLeft) => FaultKind::MemberLeft { pe },
+            Ok(ErrorCode::MemberLeft) => FaultKind::MemberLeft { pe, awaited: awaited(pe, length) },
             Ok(ErrorCode::QueueBroken) => FaultKind::QueueBroken { pe, qpn: (record.qpn != 0).then_some(record.qpn) },
             Ok(ErrorCode::Overlap) => FaultKind::Overlap { dst: address, src: length },
             Ok(ErrorCode::ContextInUse) => FaultKind::ContextInUse { pe, qpn: record.qpn },

@@ -57,6 +57,7 @@ fn collectives_between_nodes() {
         job("collectives").args(&["6000"]).thinned().passes();
         job("host_collectives").args(&["9000"]).thinned().passes();
         job("host_collectives_late_once").env("OXSHMEM_TIMEOUT", "500ms").passes();
+        job("host_collectives_missing").env("OXSHMEM_TIMEOUT", "1s").passes();
     }
 }
 

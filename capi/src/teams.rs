@@ -307,8 +307,8 @@ collectives! {
         own, team, stream, dst: *mut c_void, src: *const c_void, bytes: usize, root: c_int
     ) {
         let (dst, src) = sides::<u8>(own, (dst, bytes), (src, bytes));
-        // One that does not exist is told to all members by device code.
-        let root = usize::try_from(root).unwrap_or(usize::MAX);
+        // Device code tells all members of one that does not exist.
+        let root = (root as isize).cast_unsigned();
         Ok(on!(own, stream, broadcast(team, dst, src, root))?)
     };
     oxshmem_host_collectmem / oxshmemx_collectmem_on_stream (

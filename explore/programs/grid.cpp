@@ -188,7 +188,9 @@ template <class Scope, bool kIsRefused> void bad_call() {
                                                      : detail::announce(abi::Call::sync, me() == kBad ? kOther : kGood);
     expect(!detail::meet<Scope, true>(team, abi::Op::sync, said), "a bad call has not failed");
     const abi::Control &control = detail::control();
-    if (me() != kBad && port::load<port::order::acquire, port::reach::system>(&control.claimed) == abi::kErrorValid) {
+    const uint32_t claimed = port::load<port::order::acquire, port::reach::system>(&control.claimed);
+    expect(me() == kBad || claimed != 0, "a call has failed and has recorded no error");
+    if (me() != kBad && claimed == abi::kErrorValid) {
         const auto of = [](const auto &word) { return port::load<port::order::relaxed, port::reach::device>(&word); };
         const auto code = static_cast<abi::ErrorCode>(of(control.error.code));
         // One whose call differs may have left when it hears of that.

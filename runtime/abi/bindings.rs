@@ -1282,7 +1282,8 @@ pub enum Call {
 }
 pub const CALL_SHIFT: u32 = 28;
 pub const NAMED_PE_BITS: u32 = 12;
-/// In place of a call: the PE in bits 11:0 has left the meeting, because a member was missing.
+/** In place of a call: the PE in bits 11:0 has left the meeting while it waited for the one in bits
+ 23:12; if that is the same PE, for another reason.*/
 pub const LEFT_MEETING: u32 = 15;
 #[repr(u32)]
 /// The element types and operators of reductions, for kernels that take them as numbers.

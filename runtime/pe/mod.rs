@@ -434,7 +434,8 @@ impl Pe {
     }
 
     /// Returns a PE number as device code takes it; what does not fit is out of range there too.
+    /// Negative numbers of C programs, extended to a `usize`, become themselves again.
     pub(crate) fn peer(&self, pe: usize) -> i32 {
-        i32::try_from(pe).unwrap_or(i32::MAX)
+        i32::try_from(pe.cast_signed()).unwrap_or(i32::MAX)
     }
 }

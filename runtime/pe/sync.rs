@@ -136,9 +136,16 @@ impl Pe {
     }
 
     /// Makes a dump if a wait of the device API, or the wait for a kernel, has reached its
-    /// deadline. Where the job has failed, a dump is made of that.
+    /// deadline, or if another PE's deadline has ended a collective. Where the job has failed, a
+    /// dump is made of that.
     fn dump_deadline(&self, fault: Option<&DeviceFault>, ended: Option<&DeviceError>) {
-        let fault = fault.filter(|fault| matches!(fault.kind, FaultKind::Timeout { .. }));
+        let me = self.peer(self.my_pe());
+        let is_of_deadline = |kind: &FaultKind| match kind {
+            FaultKind::Timeout { .. } => true,
+            FaultKind::MemberLeft { awaited, .. } => awaited.is_some_and(|awaited| awaited != me),
+            _ => false,
+        };
+        let fault = fault.filter(|fault| is_of_deadline(&fault.kind));
         let ended = ended.filter(|error| {
             matches!(error, DeviceError::StillRunning { .. })
                 || matches!(error, DeviceError::Kernel(KernelError { kind: KernelErrorKind::Deadline { .. }, .. }))

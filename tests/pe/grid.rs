@@ -236,7 +236,7 @@ pub fn errors(_: &[String]) -> Outcome {
                 // waited for another one that itself waits.
                 FaultKind::Timeout { pe, .. } => assert!(!is_odd && (!near || pe == ODD as i32), "{what}: {fault}"),
                 // They may hear that first.
-                FaultKind::MemberLeft { pe } => assert!(!is_odd && pe != me as i32, "{what}: {fault}"),
+                FaultKind::MemberLeft { pe, .. } => assert!(!is_odd && pe != me as i32, "{what}: {fault}"),
                 _ => mismatch(what, &fault),
             }
         }

@@ -566,6 +566,56 @@ pub fn late(_: &[String]) -> Outcome {
     Ok(pe.finalize()?)
 }
 
+/// One member waits in vain for one that is missing. The others come later, and hear from each
+/// other which one that is. At least three PEs that meet in rounds. Run with a short
+/// `OXSHMEM_TIMEOUT`.
+pub fn missing(_: &[String]) -> Outcome {
+    const MISSING: usize = 1;
+    /// Waits for it in the first round.
+    const FIRST: usize = 2;
+    /// Waits of the others until that one has given up, each a deadline long.
+    const WAITS: u64 = 10;
+    let pe = oxshmem::init()?;
+    let (me, n, world) = (pe.my_pe(), pe.n_pes(), pe.team_world());
+    let (src, dst) = (pe.alloc::<u64>(40_000)?, pe.alloc::<u64>(40_000)?);
+    let gave_up = pe.alloc::<u64>(1)?;
+    let mut turn = 0;
+    let mut misses = |call: &dyn Fn() -> oxshmem::Result<()>| -> Outcome {
+        turn += 1;
+        if me != MISSING && me != FIRST {
+            let has_given_up = |_| pe.signal_wait_until(gave_up.signal(0), Compare::Ge, turn).is_ok();
+            assert!((0..WAITS).any(has_given_up), "PE {FIRST} has not given up");
+        }
+        // The others meet the missing one here, through the hub.
+        if me == MISSING {
+            pe.alloc::<u8>(1)?;
+        }
+        let Err(Error::Fault(fault)) = call() else { panic!("a member is missing") };
+        match fault.kind {
+            FaultKind::MemberLeft { awaited, .. } => assert!(me != FIRST && awaited == Some(MISSING as i32), "{fault}"),
+            FaultKind::Timeout { pe: awaited, .. } => assert!(me == FIRST && awaited == MISSING as i32, "{fault}"),
+            _ => panic!("{fault}"),
+        }
+        if me == FIRST {
+            // What it has told has arrived when the others begin.
+            pe.quiet()?;
+            for other in (0..n).filter(|other| *other != FIRST && *other != MISSING) {
+                pe.signal(gave_up.signal(0).add(1), other)?;
+            }
+        }
+        if me != MISSING {
+            pe.alloc::<u8>(1)?;
+        }
+        pe.alloc::<u8>(1)?;
+        Ok(call()?)
+    };
+    misses(&|| pe.barrier(&world))?;
+    for size in [1, 40_000] {
+        misses(&|| pe.reduce(&world, ReduceOp::Sum, &dst, src.view(..size)))?;
+    }
+    Ok(pe.finalize()?)
+}
+
 /// A member that is late once does not keep the members missing each other in what they call after
 /// that, though nothing else lets them meet: members that give up a call say so, and the late one
 /// does not wait for their data. Run with a short `OXSHMEM_TIMEOUT`.

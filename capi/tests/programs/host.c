@@ -211,6 +211,7 @@ static void teams(int me, int n) {
 
     /* What is refused, on all. */
     REFUSED(oxshmem_host_int_broadcast(world, dst, src, 1, n), OXSHMEM_ERROR_FAULT, "broadcast");
+    REFUSED(oxshmem_host_int_broadcast(world, dst, src, 1, -1), OXSHMEM_ERROR_FAULT, "root -1 is not a member");
     REFUSED(oxshmem_host_fcollectmem(world, text, src, 4), OXSHMEM_ERROR_HEAP, "outside the symmetric heap");
     REFUSED(oxshmem_host_reduce(world, (oxshmem_reduce_op)9, OXSHMEM_TYPE_INT8, dst, src, 1), OXSHMEM_ERROR_INVALID,
             "operator 9");

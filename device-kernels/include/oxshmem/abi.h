@@ -535,7 +535,8 @@ enum class Call : uint32_t {
 };
 constexpr uint32_t kCallShift = 28;
 constexpr uint32_t kNamedPeBits = 12;
-// In place of a call: the PE in bits 11:0 has left the meeting, because a member was missing.
+// In place of a call: the PE in bits 11:0 has left the meeting while it waited for the one in bits
+// 23:12; if that is the same PE, for another reason.
 constexpr uint32_t kLeftMeeting = 15;
 
 // The element types and operators of reductions, for kernels that take them as numbers.

@@ -258,7 +258,7 @@ template <class Scope> OXSHMEM_DEVICE bool await_arrival(const Session &session,
         return stopped || (seen >> 32 == session.team.epoch && static_cast<uint32_t>(seen) >= count);
     });
     OXSHMEM_ON_ARRIVAL(word, count);
-    stop_unless<Scope>(session.team, came && !stopped);
+    stop_unless<Scope>(session.team, came);
     return came && !stopped;
 }
 

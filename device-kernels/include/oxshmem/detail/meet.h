@@ -288,7 +288,8 @@ template <class Scope> OXSHMEM_DEVICE bool settle(TeamView &team, const TeamName
 }
 
 // What a member announces: a call and a hash of what has to be equal; or that `pe` has made a bad
-// call, or has left the meeting before all members had entered.
+// call, or has left the meeting while it waited for `awaited`, or for another reason if that is
+// `pe`.
 OXSHMEM_DEVICE uint32_t announce(Call call, uint64_t hash) {
     return static_cast<uint32_t>(call) << abi::kCallShift | (static_cast<uint32_t>(hash) & ((1u << abi::kCallShift) - 1));
 }
@@ -304,8 +305,20 @@ OXSHMEM_DEVICE uint32_t announce_differing(int pe, uint32_t announced) {
     const uint32_t digest = (announced ^ announced >> kBits) & ((1u << kBits) - 1);
     return digest << abi::kNamedPeBits | announce_bad(pe);
 }
-OXSHMEM_DEVICE uint32_t announce_left(int pe) {
-    return abi::kLeftMeeting << abi::kCallShift | announce_bad(pe);
+OXSHMEM_DEVICE uint32_t announce_left(int pe, int awaited) {
+    return abi::kLeftMeeting << abi::kCallShift | static_cast<uint32_t>(awaited) << abi::kNamedPeBits | announce_bad(pe);
+}
+// Announces that this PE leaves a meeting of a team. It waits for another one if the error of the
+// launch is a deadline of a call of that team; mostly that is the call that meets.
+OXSHMEM_LAZY OXSHMEM_DEVICE uint32_t announce_leaving(int handle) {
+    const abi::Control &ctl = control();
+    const int my_pe = port::state().my_pe;
+    if (port::load<order::acquire, reach::system>(&ctl.claimed) != abi::kErrorValid) {
+        return announce_left(my_pe, my_pe);
+    }
+    const bool waited =
+        port::read(&ctl.error.code) == static_cast<uint32_t>(ErrorCode::timeout) && port::read(&ctl.error.team) == handle;
+    return announce_left(my_pe, waited ? port::read(&ctl.error.pe) : my_pe);
 }
 OXSHMEM_DEVICE bool is_bad(uint32_t announced) {
     return announced >> abi::kCallShift == 0;
@@ -409,10 +422,11 @@ OXSHMEM_LAZY OXSHMEM_OUTLINE void tell_left(int handle, uint64_t *headers, uint6
         return;
     }
     const abi::Team &row = team_row(handle);
-    const int me = port::read(&row.my_pe), n = port::read(&row.n_pes), my_pe = port::state().my_pe;
+    const int me = port::read(&row.my_pe), n = port::read(&row.n_pes);
+    const uint64_t left = header >> 32 << 32 | announce_leaving(handle);
     for (int distance = 1; distance < n; ++distance) {
         const int pe = pe_of_member(handle, (me + distance) % n);
-        port::store<order::relaxed, reach::system>(translate(headers + me, pe), header >> 32 << 32 | announce_left(my_pe));
+        port::store<order::relaxed, reach::system>(translate(headers + me, pe), left);
     }
 }
 
@@ -531,7 +545,7 @@ template <class Scope> OXSHMEM_DEVICE void stop_others(int handle, uint32_t epoc
 }
 template <class Scope> OXSHMEM_DEVICE void stop_unless(const TeamView &team, bool good) {
     if (!good) {
-        stop_others<Scope>(team.handle, team.epoch, announce_left(port::state().my_pe));
+        stop_others<Scope>(team.handle, team.epoch, announce_left(port::state().my_pe, port::state().my_pe));
     }
 }
 // Returns the reason of the block that has stopped the calling one.
@@ -541,68 +555,104 @@ OXSHMEM_LAZY OXSHMEM_DEVICE uint32_t reason_to_stop(int handle) {
     return port::load<order::relaxed, reach::device>(&row.stop_reason);
 }
 
-// Tells the members, in a meeting by dissemination, `said` in place of what this one has told them,
-// and in place of what it has yet to tell, in the words from `slot` on. By one lane.
-OXSHMEM_LAZY OXSHMEM_OUTLINE void tell_rounds(int handle, Op op, uint64_t *slot, uint64_t said) {
-    const abi::Team &row = team_row(handle);
-    const int me = port::read(&row.my_pe), n = port::read(&row.n_pes);
-    for (int distance = 1; distance < n; distance *= 2, ++slot) {
-        tell(pe_of_member(handle, (me + distance) % n), op, slot, said);
+// Where the words of the calling block lie in a meeting by dissemination. A further block has no
+// place for rounds, but for headers, which it needs for nothing else.
+template <bool kSeveral> OXSHMEM_DEVICE uint64_t *words_of_rounds(const TeamView &team) {
+    return kSeveral && port::block_rank() != 0 ? team.headers() : team.rounds();
+}
+
+// Tells the members, in a meeting by dissemination, `said` in place of what this one has told them
+// and has yet to tell them. By one lane.
+template <bool kSeveral> OXSHMEM_OUTLINE void tell_rounds(int handle, Op op, uint64_t said) {
+    TeamView team;
+    view_team<typename rounds_of<kSeveral>::type>(team, handle, op);
+    team.epoch = static_cast<uint32_t>(said >> 32);
+    uint64_t *word = words_of_rounds<kSeveral>(team);
+    for (int distance = 1; distance < port::read(&team_row(handle).n_pes); distance *= 2, ++word) {
+        const abi::Team &row = team_row(handle);
+        tell(pe_of_member(handle, (port::read(&row.my_pe) + distance) % port::read(&row.n_pes)), op, word, said);
+        port::forget(handle);
     }
 }
 
+// Returns what a member passes on that has heard that another one's call differs or that one has
+// left.
+OXSHMEM_LAZY OXSHMEM_DEVICE uint32_t learnt_from(int handle, int member, uint64_t seen, uint64_t header) {
+    const int to_blame = culprit(handle, member, seen, header);
+    if (!is_left(static_cast<uint32_t>(seen))) {
+        return announce_differing(to_blame, static_cast<uint32_t>(header));
+    }
+    return seen >> 32 == header >> 32 ? static_cast<uint32_t>(seen) : announce_left(to_blame, to_blame);
+}
+
+// What a member says from now on in a meeting by dissemination, and whether it leaves it early.
+struct Heard {
+    uint32_t said;
+    bool leaves;
+};
+
+// Finds out what a member says that has waited for another one's message, `distance` places before
+// it, and has seen none that agrees: it hears of a bad call, or of a member that has left; another
+// block has stopped the calling one; or (unless `ended`) it has waited in vain. What the member has
+// `said` of a bad call stays as it is, above all that its own is one.
+OXSHMEM_LAZY OXSHMEM_OUTLINE Heard hear(int handle, Op op, int distance, uint64_t header, uint64_t seen, bool ended,
+                                        uint32_t said) {
+    const abi::Team &row = team_row(handle);
+    const int n = port::read(&row.n_pes), member = (port::read(&row.my_pe) + n - distance) % n;
+    const bool is_there = ended && entered(seen, header);
+    if (is_there) {
+        agrees(handle, op, member, seen, header);
+    }
+    const uint32_t learnt = is_there ? learnt_from(handle, member, seen, header)
+                            : ended  ? reason_to_stop(handle)
+                                     : announce_leaving(handle);
+    return {is_bad(said) ? said : learnt, !is_there || is_left(static_cast<uint32_t>(seen))};
+}
+
 // A meeting by dissemination, by one lane. A member passes on everything that it has learnt: which
-// members have entered, that calls differ, and the stores that it has seen. One that leaves early
-// says so in place of what it has told (see tell_left): because a member is missing, because it
-// hears that one has left, or because another block of its grid has failed. What it has said of a
-// bad call it leaves as it is, above all that its own is one. A further block has no place for
-// rounds, but for headers, which it needs for nothing else. The team's row is read again: callers
-// would have to keep what they know of it in memory.
+// members have entered, that calls differ, that one has left because another is missing, and the
+// stores that it has seen. One that leaves early says so in place of what it has told (see
+// tell_left). The team's row is read again: callers would have to keep what they know of it in
+// memory.
 template <bool kSeveral> OXSHMEM_OUTLINE bool meet_in_rounds(int handle, Op op, uint64_t header) {
     using Scope = typename rounds_of<kSeveral>::type;
     TeamView team;
     view_team<Scope>(team, handle, op);
     team.epoch = static_cast<uint32_t>(header >> 32);
-    uint32_t said = static_cast<uint32_t>(header);
-    uint64_t *const slots = kSeveral && port::block_rank() != 0 ? team.headers() : team.rounds(), *slot = slots;
+    uint64_t said = header;
+    uint64_t *slot = words_of_rounds<kSeveral>(team);
     close_epoch<Scope>(team, take_epoch<Scope>(team));
-    const auto with_epoch = [header](uint32_t announced) { return header >> 32 << 32 | announced; };
     int n = team.n;
     for (int distance = 1; distance < n; distance *= 2, ++slot) {
         release_stores();
-        tell(pe_of_member(handle, (port::read(&team_row(handle).my_pe) + distance) % n), op, slot, with_epoch(said));
+        tell(pe_of_member(handle, (port::read(&team_row(handle).my_pe) + distance) % n), op, slot, said);
         // What is known of the team takes no registers while others are told.
         port::forget(handle);
         n = port::read(&team_row(handle).n_pes);
-        const int before = (port::read(&team_row(handle).my_pe) + n - distance) % n;
-        const auto late = [&] { return Blame{pe_of_member(handle, before), handle}; };
+        const auto late = [&] {
+            return Blame{pe_of_member(handle, (port::read(&team_row(handle).my_pe) + n - distance) % n), handle};
+        };
         uint64_t seen = 0;
         const bool ended = wait(op, late, slot, [&] {
             seen = port::load<order::acquire, reach::system>(slot);
             return entered(seen, header) || is_stopped<Scope>(handle, static_cast<uint32_t>(header >> 32));
         });
-        uint32_t learnt = announce_left(port::state().my_pe);
-        bool stays = false;
         if (ended && entered(seen, header)) {
             OXSHMEM_ON_ARRIVAL(slot, 1);
-            if (agrees(handle, op, before, seen, header)) {
-                continue;
-            }
-            const int to_blame = culprit(handle, before, seen, header);
-            stays = !is_left(static_cast<uint32_t>(seen));
-            learnt = stays ? announce_differing(to_blame, static_cast<uint32_t>(header)) : announce_left(to_blame);
-        } else if (ended) {
-            learnt = reason_to_stop(handle);
         }
-        said = is_bad(said) ? said : learnt;
-        if (!stays) {
-            tell_rounds(handle, op, slots, with_epoch(said));
+        if (seen == header) {
+            continue;
+        }
+        const Heard heard = hear(handle, op, distance, header, seen, ended, static_cast<uint32_t>(said));
+        said = header >> 32 << 32 | heard.said;
+        if (heard.leaves) {
+            tell_rounds<kSeveral>(handle, op, said);
             break;
         }
     }
-    const bool good = said == static_cast<uint32_t>(header) && !is_bad(said);
+    const bool good = said == header && !is_bad(static_cast<uint32_t>(header));
     if (!good) {
-        stop_others<Scope>(handle, static_cast<uint32_t>(header >> 32), said);
+        stop_others<Scope>(handle, static_cast<uint32_t>(header >> 32), static_cast<uint32_t>(said));
     }
     return good;
 }
