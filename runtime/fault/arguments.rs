@@ -7,6 +7,10 @@ use oxshmem_system::words::low32;
 
 use crate::abi::{self, Op};
 
+/// Which element types each operator of a reduction takes.
+pub const TYPES_OF_OPERATORS: &str =
+    "and, or and xor take integers, min and max all types except complex numbers, sum and prod every type";
+
 /// Returns which argument of an operation is wrong, and which values are allowed. Device code
 /// reports one such argument of each operation; `alltoalls` has two, which differ in their values.
 pub fn bad_argument(op: u32, value: i64) -> String {
@@ -29,11 +33,7 @@ fn bad_reduction(kinds: u64) -> String {
     let (element, op) = (low32(kinds >> 32), low32(kinds));
     let name = |word: &dyn fmt::Debug| format!("{word:?}").to_lowercase();
     match (checked::try_cast::<_, abi::Type>(element), checked::try_cast::<_, abi::ReduceOp>(op)) {
-        (Ok(element), Ok(op)) => format!(
-            "{} is not defined for {}: and, or and xor take integers, min and max all types except complex numbers, sum and prod every type",
-            name(&op),
-            name(&element)
-        ),
+        (Ok(element), Ok(op)) => format!("{} is not defined for {}: {TYPES_OF_OPERATORS}", name(&op), name(&element)),
         (Err(_), _) => format!("element type {element} does not exist: use one of `Type` in oxshmem/abi.h"),
         (_, Err(_)) => format!("operator {op} does not exist: use one of `ReduceOp` in oxshmem/abi.h"),
     }

@@ -3,7 +3,7 @@
 use bytemuck::checked;
 use oxshmem_system::words::low32;
 
-use super::FaultKind;
+use super::kind::FaultKind;
 use crate::abi::{self, Call};
 
 /// Returns what a header of a collective says; see `Call` in `abi.h`.
@@ -43,14 +43,6 @@ pub fn awaited(pe: i32, announced: u64) -> Option<i32> {
     let named = |at: u32| (word >> at & ((1 << abi::NAMED_PE_BITS) - 1)).cast_signed();
     let (left, awaited) = (named(0), named(abi::NAMED_PE_BITS));
     (word >> abi::CALL_SHIFT == abi::LEFT_MEETING && left == pe && awaited != pe).then_some(awaited)
-}
-
-/// Returns why a member has left.
-pub fn departure(awaited: Option<i32>) -> String {
-    match awaited {
-        Some(pe) => format!("while it waited for PE {pe}; if PE {pe} is only slow, raise OXSHMEM_TIMEOUT"),
-        None => "by an error of its own, which it reports".to_owned(),
-    }
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use crate::abi;
 use crate::bootstrap::{Failure, list};
+use crate::fault::TYPES_OF_OPERATORS;
 
 /// What is wrong with a team or a call that creates one.
 ///
@@ -94,9 +95,7 @@ pub enum TeamError {
         reason: String,
     },
     /// A reduction that is not defined.
-    #[error(
-        "{op:?} is not defined for {element}; and, or and xor take integers, min and max all types except complex numbers, sum and prod every type"
-    )]
+    #[error("{op:?} is not defined for {element}; {TYPES_OF_OPERATORS}")]
     BadReduction {
         /// The operator.
         op: abi::ReduceOp,
