@@ -27,6 +27,7 @@ OXSHMEM_KERNEL(one_call, uint32_t call, uint64_t *at, int pe, int64_t extra, uin
         return;
     }
     uint64_t local[4] = {~0ull, ~0ull, ~0ull, ~0ull};
+    size_t index = 0;
     switch (call) {
     case 0:
         return putmem(oxshmem::thread, at, local, 16, pe);
@@ -80,6 +81,18 @@ OXSHMEM_KERNEL(one_call, uint32_t call, uint64_t *at, int pe, int64_t extra, uin
         return putmem_nbi(oxshmem::thread, at, local, 16, pe);
     case 13:
         test(at, static_cast<Compare>(extra), uint64_t{0});
+        return;
+    case 23:
+        signal_wait_until(at, static_cast<Compare>(extra), 0);
+        return;
+    case 24:
+        test_all(at, 1, nullptr, static_cast<Compare>(extra), uint64_t{0});
+        return;
+    case 25:
+        test_any_vector(at, 1, nullptr, static_cast<Compare>(extra), local);
+        return;
+    case 26:
+        test_some(at, 1, &index, nullptr, static_cast<Compare>(extra), uint64_t{0});
         return;
     default:
         atomic_compare_swap(at, uint64_t{0}, ~uint64_t{0}, pe);

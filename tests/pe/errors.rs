@@ -38,6 +38,10 @@ const PUT_N: u32 = 15;
 const GET_NBI_N: u32 = 16;
 const PUT_SIGNAL_N: u32 = 17;
 const WAIT_N: u32 = 18;
+const SIGNAL_WAIT: u32 = 23;
+const TEST_ALL: u32 = 24;
+const TEST_ANY_VECTOR: u32 = 25;
+const TEST_SOME: u32 = 26;
 const P: u32 = 2;
 const G: u32 = 3;
 const P32: u32 = 19;
@@ -189,12 +193,19 @@ pub fn refused(_: &[String]) -> Outcome {
         }
     }
     // Waits: for variables that no peer can write, and with comparisons that are none.
-    for call in [WAIT, TEST] {
+    for (call, operation) in [
+        (WAIT, "wait_until"),
+        (TEST, "wait_until"),
+        (SIGNAL_WAIT, "signal_wait_until"),
+        (TEST_ALL, "wait_until"),
+        (TEST_ANY_VECTOR, "wait_until"),
+        (TEST_SOME, "wait_until"),
+    ] {
         for at in [16, base + bytes] {
             let fault = bench.fault(call, at, me, 0);
             assert_eq!(
                 (fault.operation, fault.kind),
-                ("wait_until", FaultKind::AddressOutsideHeap { address: at, bytes: 8, pe: me })
+                (operation, FaultKind::AddressOutsideHeap { address: at, bytes: 8, pe: me })
             );
         }
         let fault = bench.fault(call, good + 4, me, 0);

@@ -230,10 +230,13 @@ OXSHMEM_DEVICE uint64_t signal_fetch(const uint64_t *signal) {
 }
 
 // Waits until this PE's own signal compares true with `value` and returns what satisfied it (or the
-// value seen last if the wait ended with an error, which is recorded).
+// value seen last if the wait ended with an error, which is recorded; 0 if the call was refused).
 OXSHMEM_LAZY OXSHMEM_DEVICE uint64_t signal_wait_until(const uint64_t *signal, Compare cmp, uint64_t value) {
     const detail::Profiled profiled(detail::Op::signal_wait, port::state().my_pe);
     uint64_t seen = 0;
+    if (!detail::check_variables(signal, 1, cmp, detail::Op::signal_wait)) {
+        return seen;
+    }
     const auto late = [&] { return detail::unmet(signal, cmp, value); };
     detail::wait(detail::Op::signal_wait, late, signal, [&] {
         seen = port::load<port::order::relaxed, port::reach::system>(signal);

@@ -95,6 +95,7 @@ OXSHMEM_DEVICE Unmet unmet_any(const T *ivars, size_t n, const int *status, Comp
     return unmet<T>(ivars + first, cmp, values[first], n);
 }
 
+// The following three do not check what they are passed, as waits call them again and again.
 template <class T, class Values>
 OXSHMEM_DEVICE bool test_all(const T *ivars, size_t n, const int *status, Compare cmp, const Values &values) {
     for (size_t i = 0; i < n; ++i) {
@@ -219,33 +220,43 @@ template <class T> OXSHMEM_DEVICE int test(const T *ivar, Compare cmp, detail::g
 }
 template <class T>
 OXSHMEM_DEVICE int test_all(const T *ivars, size_t n, const int *status, Compare cmp, detail::given<T> value) {
-    return detail::test_all(ivars, n, status, cmp, detail::Same<T>{value});
+    return detail::check_variables(ivars, n, cmp, detail::Op::wait_until) &&
+           detail::test_all(ivars, n, status, cmp, detail::Same<T>{value});
 }
 template <class T>
 OXSHMEM_DEVICE size_t test_any(const T *ivars, size_t n, const int *status, Compare cmp, detail::given<T> value) {
     bool any_left;
-    return detail::test_any(ivars, n, status, cmp, detail::Same<T>{value}, any_left);
+    return detail::check_variables(ivars, n, cmp, detail::Op::wait_until)
+               ? detail::test_any(ivars, n, status, cmp, detail::Same<T>{value}, any_left)
+               : SIZE_MAX;
 }
 template <class T>
 OXSHMEM_DEVICE size_t test_some(const T *ivars, size_t n, size_t *indices, const int *status, Compare cmp,
                                 detail::given<T> value) {
     bool any_left;
-    return detail::test_some(ivars, n, indices, status, cmp, detail::Same<T>{value}, any_left);
+    return detail::check_variables(ivars, n, cmp, detail::Op::wait_until)
+               ? detail::test_some(ivars, n, indices, status, cmp, detail::Same<T>{value}, any_left)
+               : 0;
 }
 template <class T>
 OXSHMEM_DEVICE int test_all_vector(const T *ivars, size_t n, const int *status, Compare cmp, const T *values) {
-    return detail::test_all(ivars, n, status, cmp, detail::Each<T>{values});
+    return detail::check_variables(ivars, n, cmp, detail::Op::wait_until) &&
+           detail::test_all(ivars, n, status, cmp, detail::Each<T>{values});
 }
 template <class T>
 OXSHMEM_DEVICE size_t test_any_vector(const T *ivars, size_t n, const int *status, Compare cmp, const T *values) {
     bool any_left;
-    return detail::test_any(ivars, n, status, cmp, detail::Each<T>{values}, any_left);
+    return detail::check_variables(ivars, n, cmp, detail::Op::wait_until)
+               ? detail::test_any(ivars, n, status, cmp, detail::Each<T>{values}, any_left)
+               : SIZE_MAX;
 }
 template <class T>
 OXSHMEM_DEVICE size_t test_some_vector(const T *ivars, size_t n, size_t *indices, const int *status, Compare cmp,
                                        const T *values) {
     bool any_left;
-    return detail::test_some(ivars, n, indices, status, cmp, detail::Each<T>{values}, any_left);
+    return detail::check_variables(ivars, n, cmp, detail::Op::wait_until)
+               ? detail::test_some(ivars, n, indices, status, cmp, detail::Each<T>{values}, any_left)
+               : 0;
 }
 
 } // namespace oxshmem
