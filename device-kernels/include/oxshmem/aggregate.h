@@ -183,6 +183,7 @@ OXSHMEM_DEVICE void put_signal_nbi(const aggregate::Context &context, Scope scop
 #define OXSHMEM_DEFINE_AGGREGATE_ATOMIC(name, kind)                                                                            \
     template <class T>                                                                                                         \
     OXSHMEM_DEVICE void name(const aggregate::Context &context, T *target, detail::given<T> value, int pe) {                   \
+        static_assert(detail::is_whole_number<T>, "atomics add and combine integers");                                         \
         detail::aggregate::atomic<T>(context, detail::aggregate::Kind::kind, target, value, pe,                                \
                                      [&] { name(context.beside, target, value, pe); });                                        \
     }

@@ -51,7 +51,17 @@ OXSHMEM_DEVICE T atomic(C context, T *target, int pe, const AtomicRequest &reque
 
 template <class T> constexpr uint64_t all_bits = ~0ull >> (64 - 8 * sizeof(T));
 
+// Types whose bits are a number that cards and GPUs add to and combine.
+template <class T> constexpr bool is_whole_number = __is_enum(T);
+template <> inline constexpr bool is_whole_number<int> = true;
+template <> inline constexpr bool is_whole_number<unsigned> = true;
+template <> inline constexpr bool is_whole_number<long> = true;
+template <> inline constexpr bool is_whole_number<unsigned long> = true;
+template <> inline constexpr bool is_whole_number<long long> = true;
+template <> inline constexpr bool is_whole_number<unsigned long long> = true;
+
 template <bool Fetch, class C, class T> OXSHMEM_DEVICE T atomic_add(C context, T *target, T value, int pe) {
+    static_assert(is_whole_number<T>, "atomics add integers; add other types by atomic_compare_swap");
     return atomic<Fetch>(context, target, pe, AtomicRequest::add(value),
                          [&](T *word) { return port::fetch_add<order::relaxed, reach::system>(word, value); });
 }
@@ -62,16 +72,19 @@ template <bool Fetch, class C, class T> OXSHMEM_DEVICE T atomic_swap(C context, 
 }
 
 template <bool Fetch, class C, class T> OXSHMEM_DEVICE T atomic_and(C context, T *target, T value, int pe) {
+    static_assert(is_whole_number<T>, "atomics combine the bits of integers");
     return atomic<Fetch>(context, target, pe, AtomicRequest::replace(value, ~to_bits(value) & all_bits<T>),
                          [&](T *word) { return port::fetch_and<order::relaxed, reach::system>(word, value); });
 }
 
 template <bool Fetch, class C, class T> OXSHMEM_DEVICE T atomic_or(C context, T *target, T value, int pe) {
+    static_assert(is_whole_number<T>, "atomics combine the bits of integers");
     return atomic<Fetch>(context, target, pe, AtomicRequest::replace(value, to_bits(value)),
                          [&](T *word) { return port::fetch_or<order::relaxed, reach::system>(word, value); });
 }
 
 template <bool Fetch, class C, class T> OXSHMEM_DEVICE T atomic_xor(C context, T *target, T value, int pe) {
+    static_assert(is_whole_number<T>, "atomics combine the bits of integers");
     return atomic<Fetch>(context, target, pe, AtomicRequest::exclusive_or(value),
                          [&](T *word) { return port::fetch_xor<order::relaxed, reach::system>(word, value); });
 }
