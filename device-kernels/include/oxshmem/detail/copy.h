@@ -151,6 +151,13 @@ template <class Scope, Source kFrom> OXSHMEM_DEVICE bool copy_leanly(void *dst, 
 template <class Scope, Source = Source::near> OXSHMEM_DEVICE void copy(void *dst, const void *src, uint64_t bytes) {
     if constexpr (Scope::kLanes == 1) {
         OXSHMEM_LIBRARY(copy_by_thread)(dst, src, bytes);
+    } else if constexpr (kSeveralBlocks<Scope>) {
+        // The library's function is a block's. Each block copies a share, of whole vectors.
+        constexpr uint64_t kUnit = sizeof(port::vec16);
+        const uint64_t each = ((bytes + kUnit - 1) / kUnit + sharing_blocks() - 1) / sharing_blocks() * kUnit;
+        const uint64_t begin = each * port::block_rank() < bytes ? each * port::block_rank() : bytes;
+        const uint64_t share = bytes - begin < each ? bytes - begin : each;
+        OXSHMEM_LIBRARY(copy_by_block)(static_cast<char *>(dst) + begin, static_cast<const char *>(src) + begin, share);
     } else if constexpr (Scope::kSeveralWarps) {
         OXSHMEM_LIBRARY(copy_by_block)(dst, src, bytes);
     } else {

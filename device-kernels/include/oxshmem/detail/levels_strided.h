@@ -15,8 +15,9 @@ namespace oxshmem::detail {
 OXSHMEM_DEVICE void copy_strided(char *to, uint64_t to_stride, const char *from, uint64_t from_stride, uint64_t bytes,
                                  uint32_t element) {
     const uint64_t n = bytes / element;
+    const uint32_t unit = unit_of_elements(to, from, {element, to_stride, from_stride});
     for (uint64_t i = block_scope::rank(); i < n; i += block_scope::size()) {
-        copy_element(to + i * to_stride, from + i * from_stride, element);
+        copy_element(to + i * to_stride, from + i * from_stride, element, unit);
     }
 }
 

@@ -375,35 +375,49 @@ struct Strides {
     uint64_t dst, src;
 };
 
-OXSHMEM_DEVICE void copy_element(char *to, const char *from, uint32_t bytes) {
-    switch (bytes) {
+template <class U> OXSHMEM_DEVICE void copy_units(char *to, const char *from, uint32_t bytes) {
+    for (uint32_t at = 0; at < bytes; at += sizeof(U)) {
+        port::write(reinterpret_cast<U *>(to + at), port::read(reinterpret_cast<const U *>(from + at)));
+    }
+}
+
+// Copies an element in units of `unit` bytes, of which it is a multiple and to which both sides are
+// aligned. The alignment of an element's type may be less than its size.
+OXSHMEM_DEVICE void copy_element(char *to, const char *from, uint32_t bytes, uint32_t unit) {
+    switch (unit) {
     case 1:
-        port::write(to, port::read(from));
+        copy_units<char>(to, from, bytes);
         return;
     case 2:
-        port::write(reinterpret_cast<uint16_t *>(to), port::read(reinterpret_cast<const uint16_t *>(from)));
+        copy_units<uint16_t>(to, from, bytes);
         return;
     case 4:
-        port::write(reinterpret_cast<uint32_t *>(to), port::read(reinterpret_cast<const uint32_t *>(from)));
+        copy_units<uint32_t>(to, from, bytes);
         return;
     default:
-        for (uint32_t at = 0; at < bytes; at += 8) {
-            port::write(reinterpret_cast<uint64_t *>(to + at), port::read(reinterpret_cast<const uint64_t *>(from + at)));
-        }
+        copy_units<uint64_t>(to, from, bytes);
     }
+}
+
+// Returns the largest unit, of 8 bytes at most, to which all elements of both sides are aligned.
+OXSHMEM_DEVICE uint32_t unit_of_elements(const void *dst, const void *src, const Strides &strides) {
+    const uint64_t all = reinterpret_cast<uint64_t>(dst) | reinterpret_cast<uint64_t>(src) | strides.dst | strides.src |
+                         strides.element | sizeof(uint64_t);
+    return static_cast<uint32_t>(all & (~all + 1));
 }
 
 template <class Scope>
 OXSHMEM_OUTLINE void push_strided(Session session, void *dst, const void *src, uint64_t n, Strides strides) {
     const TeamView &team = session.team;
     char *to = at_offset(dst, static_cast<uint64_t>(team.me) * n * strides.dst);
+    const uint32_t unit = unit_of_elements(dst, src, strides);
     for (int distance = 1; distance <= team.n; ++distance) {
         const int member = session.team.member_behind(distance % team.n), pe = team.pe_of(member);
         const char *from = at_offset(src, static_cast<uint64_t>(member) * n * strides.src);
         const bool near = kSeveralBlocks<Scope> || is_direct(pe);
         for (uint64_t i = Scope::rank(); i < n; i += Scope::size()) {
             if (near) {
-                copy_element(translate(to + i * strides.dst, pe), from + i * strides.src, strides.element);
+                copy_element(translate(to + i * strides.dst, pe), from + i * strides.src, strides.element, unit);
             } else if constexpr (!kSeveralBlocks<Scope>) {
                 OXSHMEM_ON_MESSAGE(pe, nullptr, 0);
                 network_put(DefaultContext{}, to + i * strides.dst, from + i * strides.src, strides.element, pe);
