@@ -1,4 +1,5 @@
-//! Reductions of 16-bit floating point are rounded once, not after each pair of values.
+//! Reductions of floating point: 16-bit sums and products are rounded once, not after each pair of
+//! values; least and greatest values do not depend on which member has a NaN.
 
 use std::fmt::Debug;
 
@@ -89,6 +90,100 @@ fn reductions<T: Sixteen>(pe: &Pe, op: ReduceOp) -> Outcome {
         pe.reduce(&world, op, src.view(..length), src.view(..length))?;
         let expected: Vec<T> = (0..length).map(once).collect();
         assert_eq!(pe.read(src.view(..length))?, expected, "reduce in place {op:?} of {length}");
+    }
+    Ok(())
+}
+
+/// A floating-point type, from and to what has all of the values used here.
+trait Float: Reducible + Debug {
+    fn make(wide: f32) -> Self;
+    fn wide(self) -> f64;
+}
+
+macro_rules! floats {
+    ($($type:ty: $make:expr, $wide:expr;)*) => {$(
+        impl Float for $type {
+            fn make(wide: f32) -> Self {
+                $make(wide)
+            }
+            fn wide(self) -> f64 {
+                $wide(self)
+            }
+        }
+    )*};
+}
+
+floats! {
+    f32: f32::from, f64::from;
+    f64: f64::from, f64::from;
+    f16: f16::from_f32, f16::to_f64;
+    bf16: bf16::from_f32, bf16::to_f64;
+}
+
+/// What a PE contributes to element `index`: a NaN of one PE, or of all; a zero, negative at one PE
+/// or positive at one; and numbers.
+fn unordered(pe: usize, n: usize, index: usize) -> f32 {
+    let is_chosen = index / 5 % n == pe;
+    match index % 5 {
+        0 if is_chosen => f32::NAN,
+        1 => f32::NAN,
+        2 => {
+            if is_chosen {
+                -0.0
+            } else {
+                0.0
+            }
+        }
+        3 => {
+            if is_chosen {
+                0.0
+            } else {
+                -0.0
+            }
+        }
+        _ => ((index * 7 + pe * 13) % 64) as f32 - 32.0,
+    }
+}
+
+/// `float_orders`: the least and the greatest of floating-point values, by the algorithms that the
+/// settings name. A NaN loses, whichever member has it, and -0 is less than +0.
+pub fn float_orders(_: &[String]) -> Outcome {
+    let pe = oxshmem::init()?;
+    orders::<f32>(&pe)?;
+    orders::<f64>(&pe)?;
+    orders::<f16>(&pe)?;
+    orders::<bf16>(&pe)?;
+    Ok(pe.finalize()?)
+}
+
+fn orders<T: Float>(pe: &Pe) -> Outcome {
+    let (me, n) = (pe.my_pe(), pe.n_pes());
+    let world = pe.team_world();
+    // `total_cmp` has -0 before +0.
+    let expected = |op: ReduceOp, index: usize| {
+        let values = (0..n).map(|pe| f64::from(unordered(pe, n, index))).filter(|value| !value.is_nan());
+        let found = if op == ReduceOp::Min { values.min_by(f64::total_cmp) } else { values.max_by(f64::total_cmp) };
+        found.unwrap_or(f64::NAN)
+    };
+    let is_same = |seen: f64, wanted: f64| seen.to_bits() == wanted.to_bits() || (seen.is_nan() && wanted.is_nan());
+    for (length, op) in LENGTHS.into_iter().flat_map(|length| [(length, ReduceOp::Min), (length, ReduceOp::Max)]) {
+        let (src, dst) = (pe.alloc::<T>(length * n)?, pe.alloc::<T>(length)?);
+        pe.write(&src, &(0..length * n).map(|index| T::make(unordered(me, n, index))).collect::<Vec<T>>())?;
+        let check = |first: usize, call: &str| -> Outcome {
+            for (index, seen) in (first..).zip(pe.read(&dst)?) {
+                let (seen, wanted) = (seen.wide(), expected(op, index));
+                assert!(
+                    is_same(seen, wanted),
+                    "{call} {op:?} of {length} {}: element {index} is {seen}, not {wanted}",
+                    T::NAME
+                );
+            }
+            Ok(())
+        };
+        pe.reduce(&world, op, &dst, src.view(..length))?;
+        check(0, "reduce")?;
+        pe.reducescatter(&world, op, &dst, &src)?;
+        check(me * length, "reducescatter")?;
     }
     Ok(())
 }

@@ -113,6 +113,26 @@ constexpr bool reducible = O == ReduceOp::op_sum || O == ReduceOp::op_prod  ? tr
                            : O == ReduceOp::op_min || O == ReduceOp::op_max ? traits<T>::kOrdered
                                                                             : traits<T>::kBitwise;
 
+template <class T> OXSHMEM_DEVICE T lesser(T a, T b) {
+    return b < a ? b : a;
+}
+template <class T> OXSHMEM_DEVICE T greater(T a, T b) {
+    return a < b ? b : a;
+}
+// Of floating-point numbers, whichever comes first: a NaN loses, and -0 is less than +0.
+OXSHMEM_DEVICE float lesser(float a, float b) {
+    return port::lesser(a, b);
+}
+OXSHMEM_DEVICE float greater(float a, float b) {
+    return port::greater(a, b);
+}
+OXSHMEM_DEVICE double lesser(double a, double b) {
+    return port::lesser(a, b);
+}
+OXSHMEM_DEVICE double greater(double a, double b) {
+    return port::greater(a, b);
+}
+
 template <ReduceOp O, class T> OXSHMEM_DEVICE T apply(T a, T b) {
     if constexpr (O == ReduceOp::op_and) {
         return static_cast<T>(a & b);
@@ -121,9 +141,9 @@ template <ReduceOp O, class T> OXSHMEM_DEVICE T apply(T a, T b) {
     } else if constexpr (O == ReduceOp::op_xor) {
         return static_cast<T>(a ^ b);
     } else if constexpr (O == ReduceOp::op_min) {
-        return b < a ? b : a;
+        return lesser(a, b);
     } else if constexpr (O == ReduceOp::op_max) {
-        return a < b ? b : a;
+        return greater(a, b);
     } else if constexpr (traits<T>::kBitwise) {
         // Unsigned, and at least as wide as unsigned int: sums and products of integers wrap.
         using Wide = uint64_t;

@@ -519,6 +519,23 @@ OXSHMEM_DEVICE uint64_t byte_swap(uint64_t v) {
     return static_cast<uint64_t>(byte_swap(static_cast<uint32_t>(v))) << 32 | byte_swap(static_cast<uint32_t>(v >> 32));
 }
 
+OXSHMEM_DEVICE float lesser(float a, float b) {
+    asm("min.f32 %0, %0, %1;" : "+f"(a) : "f"(b));
+    return a;
+}
+OXSHMEM_DEVICE float greater(float a, float b) {
+    asm("max.f32 %0, %0, %1;" : "+f"(a) : "f"(b));
+    return a;
+}
+OXSHMEM_DEVICE double lesser(double a, double b) {
+    asm("min.f64 %0, %0, %1;" : "+d"(a) : "d"(b));
+    return a;
+}
+OXSHMEM_DEVICE double greater(double a, double b) {
+    asm("max.f64 %0, %0, %1;" : "+d"(a) : "d"(b));
+    return a;
+}
+
 OXSHMEM_DEVICE float half_to_float(uint16_t bits) {
     float value;
     asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));

@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 namespace oxshmem::port {
 
@@ -51,6 +52,15 @@ inline uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t selector) {
 // ---------------------------------------------------------------------------------------------------------------------------
 // Numbers
 // ---------------------------------------------------------------------------------------------------------------------------
+
+template <class T> inline T lesser(T a, T b) {
+    static_assert(std::is_floating_point_v<T>);
+    return std::isnan(b) || a < b || (a == b && std::signbit(a)) ? a : b;
+}
+template <class T> inline T greater(T a, T b) {
+    static_assert(std::is_floating_point_v<T>);
+    return std::isnan(b) || a > b || (a == b && std::signbit(b)) ? a : b;
+}
 
 inline float half_to_float(uint16_t bits) {
     const uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16, exponent = bits >> 10 & 31, fraction = bits & 0x3ff;

@@ -84,6 +84,8 @@
 //
 // Numbers
 //   half_to_float(uint16_t) -> float, float_to_half(float) -> uint16_t     IEEE 754 binary16; rounds to nearest even
+//   lesser(a, b), greater(a, b)
+//       Of two floats or doubles. IEEE 754-2019, minimumNumber and maximumNumber: a NaN loses, and -0 is less than +0.
 //   to_halves(float low, float high), to_bfloat16s(float low, float high) -> uint32_t     two at once, likewise; NaN becomes
 //                  0x7fff
 //
