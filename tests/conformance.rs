@@ -32,6 +32,8 @@ jobs! {
     lanes_p2p_4: "lanes", P2p, 4;
 
     buffers_p2p_2: "buffers", P2p, 2;
+    scarce_descriptors_p2p_3: "scarce_descriptors", P2p, 3;
+    scarce_descriptors_ibgda_2: "scarce_descriptors", Ibgda, 2;
     symmetric_buffers_p2p_1: "symmetric_buffers", P2p, 1;
     symmetric_buffers_p2p_3: "symmetric_buffers", P2p, 3;
     symmetric_buffers_ibgda_2: "symmetric_buffers", Ibgda, 2;
@@ -116,6 +118,11 @@ jobs! {
     grid_collectives_p2p_2_no_sms: "grid_collectives", P2p, 2, "OXSHMEM_COLLECTIVES_SMS" = "0";
     host_collectives_p2p_4_tree: "host_collectives" "1000", P2p, 4, "OXSHMEM_COLLECTIVES" = "broadcast=tree";
 
+    float_orders_p2p_3: "float_orders", P2p, 3;
+    float_orders_p2p_4_packets: "float_orders", P2p, 4, "OXSHMEM_COLLECTIVES" = "reduce=packets,reducescatter=packets";
+    float_orders_p2p_4_relay: "float_orders", P2p, 4, "OXSHMEM_COLLECTIVES" = "reduce=relay,reducescatter=packets";
+    float_orders_p2p_4_push: "float_orders", P2p, 4, "OXSHMEM_COLLECTIVES" = "reduce=push,reducescatter=push";
+    float_orders_ibgda_3: "float_orders", Ibgda, 3;
     float_sums_p2p_8: "float_sums", P2p, 8;
     float_sums_p2p_8_packets: "float_sums", P2p, 8, "OXSHMEM_COLLECTIVES" = "reduce=packets,reducescatter=packets";
     float_sums_p2p_8_relay: "float_sums", P2p, 8, "OXSHMEM_COLLECTIVES" = "reduce=relay,reducescatter=packets";

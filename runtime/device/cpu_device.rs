@@ -313,7 +313,7 @@ impl Device for CpuDevice {
         Ok(false)
     }
 
-    fn is_accessible(&self, _address: u64) -> bool {
+    fn is_accessible(&self, _address: u64, _bytes: u64) -> bool {
         true
     }
 

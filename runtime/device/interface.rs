@@ -220,8 +220,9 @@ pub(crate) trait Device: Debug + Send + Sync {
     /// # Safety
     /// The word is aligned and mapped device memory until the store has ended.
     unsafe fn store_on(&self, stream: &Stream, to: u64, word: u64, bytes: u64) -> Result<bool, DeviceError>;
-    /// Returns whether kernels can access what is at `address`, a pointer of the program, as it is.
-    fn is_accessible(&self, address: u64) -> bool;
+    /// Returns whether kernels can access `bytes` bytes at `address`, a pointer of the program, as
+    /// they are.
+    fn is_accessible(&self, address: u64, bytes: u64) -> bool;
     /// Returns what the program's memory of `bytes` bytes at `address` is. Pageable memory of the
     /// host becomes page-locked where kernels do not reach it otherwise. Why it cannot be
     /// registered with a card, otherwise.

@@ -76,33 +76,26 @@ impl PeerLinks {
         self.links.iter().map(|link| link.slot)
     }
 
-    /// Sends chunk `index` to every peer.
-    pub(crate) fn send(&self, index: usize, memory: BorrowedFd<'_>, timeout: Duration) -> Result<(), HeapError> {
-        for link in &self.links {
-            link.connection
-                .send(&(index as u64).to_le_bytes(), &[memory], timeout)
-                .map_err(|e| link.error("send", e))?;
-        }
-        Ok(())
-    }
-
-    /// Receives every peer's chunk `index`, with the peer and the slot it belongs to.
-    pub(crate) fn receive(&self, index: usize, timeout: Duration) -> Result<Vec<(usize, usize, OwnedFd)>, HeapError> {
-        let mut received = Vec::with_capacity(self.links.len());
-        for link in &self.links {
-            let mut bytes = [0; 8];
-            let mut message = link.connection.recv(&mut bytes, timeout).map_err(|e| link.error("receive", e))?;
-            let fd = message.fds.pop().filter(|_| message.fds.is_empty() && message.len == bytes.len());
-            match fd {
-                Some(fd) if u64::from_le_bytes(bytes) == index as u64 => received.push((link.pe, link.slot, fd)),
-                _ => {
-                    let what =
-                        if message.len == 0 { "the peer closed the connection" } else { "not the chunk that was due" };
-                    return Err(link.error("receive", std::io::Error::other(what)));
-                }
-            }
-        }
-        Ok(received)
+    /// Sends chunk `index` to every peer and receives theirs, each with the peer and the slot that
+    /// it belongs to.
+    ///
+    /// # Errors
+    /// The first of a connection that failed. The others have carried their messages, and can be
+    /// used for the next chunk.
+    pub(crate) fn exchange(
+        &self,
+        index: usize,
+        memory: BorrowedFd<'_>,
+        timeout: Duration,
+    ) -> Result<Vec<(usize, usize, OwnedFd)>, HeapError> {
+        let deadline = Instant::now() + timeout;
+        let left = || deadline.saturating_duration_since(Instant::now());
+        let number = (index as u64).to_le_bytes();
+        let send = |link: &Link| link.connection.send(&number, &[memory], left()).map_err(|e| link.error("send", e));
+        let sent: Vec<_> = self.links.iter().map(send).collect();
+        let received: Vec<_> = self.links.iter().map(|link| link.receive(index, left())).collect();
+        sent.into_iter().collect::<Result<(), _>>()?;
+        received.into_iter().collect()
     }
 }
 
@@ -152,6 +145,20 @@ impl PeerLinks {
 }
 
 impl Link {
+    fn receive(&self, index: usize, timeout: Duration) -> Result<(usize, usize, OwnedFd), HeapError> {
+        let mut bytes = [0; 8];
+        let mut message = self.connection.recv(&mut bytes, timeout).map_err(|e| self.error("receive", e))?;
+        let fd = message.fds.pop().filter(|_| message.fds.is_empty() && message.len == bytes.len());
+        match fd {
+            Some(fd) if u64::from_le_bytes(bytes) == index as u64 => Ok((self.pe, self.slot, fd)),
+            _ => {
+                let what =
+                    if message.len == 0 { "the peer closed the connection" } else { "not the chunk that was due" };
+                Err(self.error("receive", std::io::Error::other(what)))
+            }
+        }
+    }
+
     fn error(&self, what: &'static str, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> HeapError {
         HeapError::Peer { pe: self.pe, what, source: std::io::Error::other(source) }
     }

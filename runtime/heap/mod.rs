@@ -15,7 +15,7 @@ mod runs;
 
 use std::fmt::Debug;
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
@@ -258,12 +258,8 @@ impl SymmetricHeap {
             let index = self.chunks.len();
             let offset = index as u64 * self.layout.chunk;
             self.place.space.map_own(&memory, self.at(self.layout.my_slot, offset), self.layout.chunk)?;
-            self.links.send(index, memory.as_fd(), timeout)?;
-            for (pe, slot, theirs) in self.links.receive(index, timeout)? {
-                self.place
-                    .space
-                    .map(theirs.as_fd(), self.at(slot, offset), self.layout.chunk)
-                    .map_err(|source| HeapError::Map { pe, source: source.into() })?;
+            for (pe, slot, theirs) in self.links.exchange(index, memory.as_fd(), timeout)? {
+                self.map_peers(pe, &theirs, self.at(slot, offset), self.layout.chunk)?;
             }
             self.chunks.push(Chunk { memory });
         }
@@ -295,8 +291,16 @@ impl SymmetricHeap {
         })
     }
 
+    fn map_peers(&self, pe: usize, memory: &OwnedFd, at: u64, bytes: u64) -> Result<(), HeapError> {
+        let mapped = self.place.space.map(memory.as_fd(), at, bytes);
+        mapped.map_err(|source| HeapError::Map { pe, source: source.into() })
+    }
+
     /// Adds memory of the program, here and in the mappings of all reachable peers, which call this
     /// with theirs.
+    ///
+    /// # Errors
+    /// A mapping or a connection to a peer failed. Nothing has changed here then.
     pub(crate) fn add_run(
         &mut self,
         offset: u64,
@@ -305,13 +309,21 @@ impl SymmetricHeap {
         timeout: Duration,
     ) -> Result<(), crate::Error> {
         let index = usize::try_from(offset / self.layout.chunk).unwrap_or(usize::MAX);
-        self.place.space.map_own(&memory, self.at(self.layout.my_slot, offset), bytes)?;
-        self.links.send(index, memory.as_fd(), timeout)?;
-        for (pe, slot, theirs) in self.links.receive(index, timeout)? {
-            self.place
-                .space
-                .map(theirs.as_fd(), self.at(slot, offset), bytes)
-                .map_err(|source| HeapError::Map { pe, source: source.into() })?;
+        let peers = self.links.exchange(index, memory.as_fd(), timeout)?;
+        let own = self.at(self.layout.my_slot, offset);
+        self.place.space.map_own(&memory, own, bytes)?;
+        let mut mapped = vec![own];
+        for (pe, slot, theirs) in peers {
+            let at = self.at(slot, offset);
+            if let Err(error) = self.map_peers(pe, &theirs, at, bytes) {
+                for at in mapped {
+                    if let Err(error) = self.place.space.unmap(at, bytes) {
+                        tracing::warn!(%error, "memory of the program stays mapped until the end of the PE");
+                    }
+                }
+                return Err(error.into());
+            }
+            mapped.push(at);
         }
         self.runs.insert(offset, bytes, memory, self.layout.chunk);
         Ok(())

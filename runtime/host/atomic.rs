@@ -136,7 +136,7 @@ impl<T: AtomicValue> Atomic<'_, T> {
         let target = self.at.element(own.id(), "an atomic")?;
         let _call = own.host_profile().begins(Operation::Atomic, Subject::Peer(self.pe), size_of::<T>() as u64);
         let (operand, compare) = (operand.to_word(), compare.to_word());
-        let (peer, old) = (own.peer(self.pe), own.staging_address());
+        let (peer, old) = (own.peer(self.pe), own.staging_address()?);
         // SAFETY: the kernels write their result to the staging buffer and check the target
         // themselves.
         unsafe {

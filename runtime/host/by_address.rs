@@ -100,7 +100,7 @@ impl StridedTransfer {
             let elements = (done..done + n).flat_map(|i| &bytes[i * step..][..self.element_bytes]);
             own.stage(&elements.copied().collect::<Vec<u8>>())?;
             let to = symmetric + (done * self.symmetric_stride * self.element_bytes) as u64;
-            let args = (to, own.staging_address(), self.symmetric_stride(), 1);
+            let args = (to, own.staging_address()?, self.symmetric_stride(), 1);
             self.queue(issuer, "oxshmem_host_iput", args, n)?;
             done += n;
         }
@@ -154,7 +154,7 @@ impl StridedTransfer {
         while done < self.n {
             let n = per_piece.min(self.n - done);
             let from = symmetric + (done * self.symmetric_stride * self.element_bytes) as u64;
-            let args = (own.staging_address(), from, 1, self.symmetric_stride());
+            let args = (own.staging_address()?, from, 1, self.symmetric_stride());
             self.queue(issuer, "oxshmem_host_iget", args, n)?;
             let mut piece = vec![0; n * self.element_bytes];
             own.unstage(&mut piece)?;
@@ -210,7 +210,7 @@ impl StridedTransfer {
 /// buffer, which a stream has no use for.
 fn is_direct<I: Operations>(own: &Pe, address: u64, bytes: usize) -> Result<bool> {
     let place = own.locate(address, bytes as u64)?;
-    let accessible = own.device().is_accessible(address);
+    let accessible = own.device().is_accessible(address, bytes as u64);
     if place == LocalPlace::Heap || (accessible && (own.gpu().is_some() || !<I as Issuer>::WAITS)) {
         return Ok(true);
     }
@@ -335,7 +335,7 @@ pub unsafe fn wait_until_all<I: Operations>(
     };
     for (address, bytes) in [(status, 4), (values, bytes as usize)] {
         let known = own.locate(address, (bytes * n) as u64)? == LocalPlace::Heap;
-        if address != 0 && n != 0 && !known && !own.device().is_accessible(address) {
+        if address != 0 && n != 0 && !known && !own.device().is_accessible(address, (bytes * n) as u64) {
             return Err(HeapError::NotOnDevice { address, bytes: bytes * n }.into());
         }
     }

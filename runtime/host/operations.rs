@@ -255,7 +255,7 @@ pub trait Operations: sealed::Issuer {
     /// ```
     fn signal_wait_until(&self, signal: Signal<'_>, cmp: Compare, value: u64) -> Result<Self::Seen> {
         let own = self.issuing_pe();
-        let seen = if Self::WAITS { own.staging_address() } else { 0 };
+        let seen = if Self::WAITS { own.staging_address()? } else { 0 };
         let args = (signal.address(own.id())?, cmp as i32, value, seen);
         let _call = begins(self, Operation::SignalWaitUntil, Subject::Own, 0);
         // SAFETY: the kernel reads the signal, and writes the staging buffer if it is told to.
@@ -624,11 +624,11 @@ fn first_bytes<T>(own: &Pe, dst: &SymmetricView<'_, T>, bytes: u64) -> Result<u6
 fn is_direct<I: sealed::Issuer + ?Sized>(own: &Pe, address: u64, bytes: usize) -> Result<bool> {
     let place = own.locate(address, bytes as u64)?;
     if I::WAITS {
-        let on_gpu = bytes != 0 && own.gpu().is_some() && own.device().is_accessible(address);
+        let on_gpu = bytes != 0 && own.gpu().is_some() && own.device().is_accessible(address, bytes as u64);
         return Ok(place == LocalPlace::Heap || on_gpu || own.is_registered(address, bytes));
     }
     // A kernel would fault on other memory, and with that lose the GPU.
-    if bytes == 0 || place != LocalPlace::Outside || own.device().is_accessible(address) {
+    if bytes == 0 || place != LocalPlace::Outside || own.device().is_accessible(address, bytes as u64) {
         return Ok(true);
     }
     Err(HeapError::NotOnDevice { address, bytes }.into())

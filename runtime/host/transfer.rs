@@ -195,7 +195,7 @@ impl Pe {
         for (piece, part) in bytes.chunks(STAGING_BYTES).enumerate() {
             self.stage(part)?;
             let to = target + (piece * STAGING_BYTES) as u64;
-            let args = (to, self.staging_address(), part.len() as u64, self.peer(pe));
+            let args = (to, self.staging_address()?, part.len() as u64, self.peer(pe));
             // SAFETY: the kernel reads the staging buffer, and checks the target itself.
             unsafe { self.run_host_kernel("oxshmem_host_put", THREADS, &args)? };
         }
@@ -214,7 +214,7 @@ impl Pe {
         let (head, tail) = bytes.split_at(last);
         self.put_bytes(target, head, pe)?;
         self.stage(tail)?;
-        let args = (target + last as u64, self.staging_address(), tail.len() as u64, signal, value, op, self.peer(pe));
+        let args = (target + last as u64, self.staging_address()?, tail.len() as u64, signal, value, op, self.peer(pe));
         // SAFETY: as in `put_bytes`.
         unsafe { self.run_host_kernel("oxshmem_host_put_signal", THREADS, &args) }
     }
@@ -223,7 +223,7 @@ impl Pe {
     pub(super) fn get_bytes(&self, source: u64, bytes: &mut [u8], pe: usize) -> Result<()> {
         for (piece, part) in bytes.chunks_mut(STAGING_BYTES).enumerate() {
             let from = source + (piece * STAGING_BYTES) as u64;
-            let args = (self.staging_address(), from, part.len() as u64, self.peer(pe));
+            let args = (self.staging_address()?, from, part.len() as u64, self.peer(pe));
             // SAFETY: the kernel writes the staging buffer, and checks the source itself.
             unsafe { self.run_host_kernel("oxshmem_host_get", THREADS, &args)? };
             self.unstage(part)?;

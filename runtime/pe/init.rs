@@ -477,6 +477,7 @@ impl Connected {
             teams: RefCell::new(self.teams),
             contexts: RefCell::default(),
             stopped: Cell::default(),
+            own_is_late: Cell::default(),
             aggregate: OnceCell::new(),
             aggregates: RefCell::default(),
             mixed_words: self.mixed_words,

@@ -66,7 +66,9 @@ impl Pe {
 
     /// Returns a stream that the program made: on the `cuda` device a `CUstream` (`cudaStream_t`,
     /// cudarc's `CudaStream::cu_stream`) of the GPU's primary context, null for the legacy default
-    /// stream. The `cpu` device takes null alone, and means the PE's own stream.
+    /// stream. The `cpu` device takes null alone, and means the PE's own stream. For
+    /// `CU_STREAM_PER_THREAD` it is the calling thread's default stream; other threads cannot put
+    /// work on it.
     ///
     /// What is put on a stream that is being captured becomes part of the graph; errors of its
     /// launches are reported by the next [`synchronize_device`](Pe::synchronize_device), and they

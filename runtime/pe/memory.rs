@@ -12,6 +12,7 @@ use crate::Result;
 use crate::abi;
 use crate::bootstrap::Bootstrap;
 use crate::config::Config;
+use crate::device::Wait;
 use crate::dump::reader::Reader;
 use crate::heap::allocation::{Allocation, AllocationInfo};
 use crate::heap::error::{AddressProblem, HeapError};
@@ -150,9 +151,32 @@ impl Pe {
 
     fn free_agreed(&self, allocation: Result<impl Deref<Target = Allocation>, HeapError>) -> Result<()> {
         let _call = self.profile.begins(Operation::Free, Subject::Own, 0);
-        let mut lent = false;
         let allocation = allocation.and_then(|allocation| {
             self.heap.borrow().check_own(&allocation)?;
+            Ok(allocation)
+        });
+        let (allocation, ended) = self.agree_to_end("free", allocation)?;
+        if let Some(mixed_words) = &self.mixed_words {
+            mixed_words.freed();
+        }
+        self.heap.borrow_mut().free(&allocation)?;
+        self.loans.forget(&allocation);
+        ended
+    }
+
+    /// Returns the allocation that all PEs end the use of by `call`, and how this PE's work has
+    /// ended. Collective.
+    ///
+    /// # Errors
+    /// The allocation is in use by a loan or an aggregating context, or PEs passed different ones;
+    /// nothing has changed then. So too if it was lent and the device's work does not end.
+    pub(super) fn agree_to_end<A: Deref<Target = Allocation>>(
+        &self,
+        call: &str,
+        allocation: Result<A, HeapError>,
+    ) -> Result<(A, Result<()>)> {
+        let mut lent = false;
+        let allocation = allocation.and_then(|allocation| {
             let range = allocation.address()..allocation.address() + allocation.bytes();
             if let Some(number) = self.aggregates().borrow().overlapping(&range) {
                 return Err(HeapError::Aggregates { allocation: allocation.info(), number });
@@ -167,26 +191,22 @@ impl Pe {
         } else {
             self.synchronize()
         };
-        let call = match (&allocation, &ended) {
+        let described = match (&allocation, &ended) {
             (Ok(allocation), Err(error)) if lent => {
-                format!("free at offset {:#x}, while work of its loans goes on: {error}", allocation.offset())
+                format!("{call} at offset {:#x}, while work of its loans goes on: {error}", allocation.offset())
             }
-            (Ok(allocation), _) => format!("free at offset {:#x}", allocation.offset()),
+            (Ok(allocation), _) => format!("{call} at offset {:#x}", allocation.offset()),
             (Err(error), _) => error.to_string(),
         };
-        // A wrong call is an error here and at the others, which free the right thing.
-        let agreed = self.agree("free", &call);
+        // A wrong call is an error here and at the others, which pass the right thing.
+        let agreed = self.agree(call, &described);
         let allocation = allocation?;
-        if lent && ended.is_err() {
-            return ended;
+        if lent {
+            ended?;
+            return agreed.map(|()| (allocation, Ok(())));
         }
         agreed?;
-        if let Some(mixed_words) = &self.mixed_words {
-            mixed_words.freed();
-        }
-        self.heap.borrow_mut().free(&allocation)?;
-        self.loans.forget(&allocation);
-        ended
+        Ok((allocation, ended))
     }
 
     /// Returns how many allocations were not freed, the runtime's own among them.
@@ -317,22 +337,30 @@ impl Pe {
         inside.then(|| first_heap + slot as u64 * heap.layout().max + offset)
     }
 
-    pub(crate) fn staging_address(&self) -> u64 {
-        self.slab.address(self.parts.staging)
+    /// Returns the address of the staging buffer, once no kernel uses it that an earlier call has
+    /// left on the PE's own stream.
+    ///
+    /// # Errors
+    /// Such a kernel does not end.
+    pub(crate) fn staging_address(&self) -> Result<u64> {
+        if self.own_is_late.get() {
+            self.wait(Wait::Own)?;
+        }
+        Ok(self.slab.address(self.parts.staging))
     }
 
     /// Copies `bytes` (at most [`STAGING_BYTES`]) to the staging buffer.
     pub(crate) fn stage(&self, bytes: &[u8]) -> Result<()> {
         assert!(bytes.len() <= STAGING_BYTES);
         // SAFETY: it fits the staging buffer.
-        Ok(unsafe { self.device.write(self.staging_address(), bytes) }?)
+        Ok(unsafe { self.device.write(self.staging_address()?, bytes) }?)
     }
 
     /// Copies what a kernel left in the staging buffer.
     pub(crate) fn unstage(&self, bytes: &mut [u8]) -> Result<()> {
         assert!(bytes.len() <= STAGING_BYTES);
         // SAFETY: it fits the staging buffer.
-        Ok(unsafe { self.device.read(self.staging_address(), bytes) }?)
+        Ok(unsafe { self.device.read(self.staging_address()?, bytes) }?)
     }
 
     pub(crate) fn staged_word(&self) -> Result<u64> {

@@ -130,6 +130,9 @@ pub struct Pe {
     profile: HostProfile,
     /// Whether a kernel was stopped in the middle, and may have left calls of teams half counted.
     stopped: Cell<bool>,
+    /// Whether a wait for the PE's own stream has ended by its deadline, and none has ended well
+    /// since: what is queued there may still use the staging buffer.
+    own_is_late: Cell<bool>,
     /// The stream of the program that was named last.
     named: RefCell<Option<device::Stream>>,
     // After the bootstrap, whose end may be what a dump is made of.

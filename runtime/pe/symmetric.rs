@@ -57,8 +57,10 @@ impl Pe {
         let memory = self.all_or_none(unsafe { self.shared(buffer) })?;
         let offset = self.heap.borrow().place_run(buffer.bytes)?;
         let added = self.heap.borrow_mut().add_run(offset, buffer.bytes, memory, self.config.bootstrap_timeout());
-        // What was mapped of a failed one stays until the end of the PE.
-        self.all_or_none(added.map_err(|error| refused(buffer, error.to_string())))?;
+        if let Err(error) = self.all_or_none(added.map_err(|error| refused(buffer, error.to_string()))) {
+            self.heap.borrow_mut().remove_run(offset)?;
+            return Err(error);
+        }
         if let Some(network) = &self.network {
             let keys = self.register_run(offset).map_err(|error| refused(buffer, error.to_string()));
             match self.all_or_none(keys) {
@@ -131,18 +133,16 @@ impl Pe {
     }
 
     fn unregister_agreed(&self, allocation: Result<impl Deref<Target = Allocation>, HeapError>) -> Result<()> {
-        let run = allocation.and_then(|allocation| match self.heap.borrow().run(allocation.offset()) {
-            Some((_, bytes)) => Ok((allocation.offset(), bytes)),
+        let mut bytes = 0;
+        let allocation = allocation.and_then(|allocation| match self.heap.borrow().run(allocation.offset()) {
+            Some((_, of_run)) => {
+                bytes = of_run;
+                Ok(allocation)
+            }
             None => Err(HeapError::NotOfProgram { allocation: allocation.info() }),
         });
-        let ended = self.synchronize();
-        let call = match &run {
-            Ok((offset, _)) => format!("unregister_symmetric at offset {offset:#x}"),
-            Err(error) => error.to_string(),
-        };
-        let agreed = self.agree("unregister_symmetric", &call);
-        let (offset, bytes) = run?;
-        agreed?;
+        let (allocation, ended) = self.agree_to_end("unregister_symmetric", allocation)?;
+        let offset = allocation.offset();
         if let Some(network) = &self.network {
             self.parts.keys.fill_run(network, &self.slab, &self.bootstrap, self.chunks_of(offset, bytes), None)?;
             let mut symmetric = self.symmetric.borrow_mut();
@@ -151,6 +151,7 @@ impl Pe {
             }
         }
         self.heap.borrow_mut().remove_run(offset)?;
+        self.loans.forget(&allocation);
         ended
     }
 

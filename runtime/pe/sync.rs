@@ -107,7 +107,12 @@ impl Pe {
         let fault = self.take_fault(&report)?;
         self.mend_teams(ended.as_ref().err())?;
         self.dump_deadline(fault.as_ref(), ended.as_ref().err());
-        let earlier = board.ended(wait);
+        let is_late = matches!(ended, Err(DeviceError::StillRunning { .. }));
+        if wait.includes_own() {
+            self.own_is_late.set(is_late);
+        }
+        // Work that goes on stays on the board, for later waits and for what frees memory.
+        let earlier = if is_late { None } else { board.ended(wait) };
         if let Some(fault) = fault.as_ref().filter(|fault| fault.ends_waits()) {
             board.failed(fault);
         }

@@ -162,7 +162,7 @@ impl Pe {
         for _ in 0..TRIES {
             let before = monotonic_ns();
             // SAFETY: the kernel writes a word to the staging buffer.
-            unsafe { self.run_host_kernel("oxshmem_host_clock", 1, &(self.staging_address(),)) }?;
+            unsafe { self.run_host_kernel("oxshmem_host_clock", 1, &(self.staging_address()?,)) }?;
             let after = monotonic_ns();
             let device = self.staged_word()?;
             best = best.min((after - before, clock_offset(before, device, after)));

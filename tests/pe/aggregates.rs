@@ -200,6 +200,9 @@ pub fn errors(_: &[String]) -> Outcome {
     let HeapError::Aggregates { number, .. } = heap_error(rig.pe.free_at(memory.address())) else { panic!() };
     assert_eq!(number, context.number());
 
+    if rig.pe.gpu().is_none() {
+        on_memory_of_the_program(&rig, &options)?;
+    }
     let words = rig.pe.alloc::<u64>(8)?;
     let fault = |result: oxshmem::Result<()>| match result {
         Err(Error::Fault(fault)) => fault.kind,
@@ -333,5 +336,26 @@ pub fn rail_dies(_: &[String]) -> Outcome {
         assert_eq!(counted, []);
         assert!(matches!(error, Error::Bootstrap(_)), "{error}");
     }
+    Ok(())
+}
+
+/// Memory of the program stays registered as long as an aggregating context uses it.
+fn on_memory_of_the_program(rig: &Rig, options: &AggregateOptions) -> Outcome {
+    let world = rig.pe.team_world();
+    let words = options.words(&world)?;
+    let page = rustix::param::page_size();
+    let layout = std::alloc::Layout::from_size_align((words * 8).next_multiple_of(page), page)?;
+    // SAFETY: the layout has a size.
+    let at = unsafe { std::alloc::alloc_zeroed(layout) };
+    // SAFETY: it is freed after it was unregistered.
+    let memory = unsafe { rig.pe.register_symmetric(at.cast(), layout.size()) }?;
+    let address = memory.address();
+    let context = world.create_aggregate_at(&rig.pe, (address, words), options)?;
+    let HeapError::Aggregates { number, .. } = heap_error(rig.pe.unregister_symmetric_at(address)) else { panic!() };
+    assert_eq!(number, context.number());
+    context.destroy(&rig.pe)?;
+    rig.pe.unregister_symmetric_at(address)?;
+    // SAFETY: as it was allocated; no PE has it any more.
+    unsafe { std::alloc::dealloc(at, layout) };
     Ok(())
 }

@@ -244,3 +244,47 @@ pub fn symmetric(_: &[String]) -> Outcome {
     assert!(text.contains("the symmetric heap is exhausted"), "{text}");
     rig.finish()
 }
+
+/// `scarce_descriptors`: where one PE has no room for the descriptor of another one's memory, no PE
+/// registers anything, and all can register afterwards.
+pub fn scarce(_: &[String]) -> Outcome {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    const BYTES: usize = 1 << 16;
+    let rig = Rig::new(&BUFFERS)?;
+    if rig.pe.gpu().is_some() {
+        println!("skipped: memory of the host is none of a GPU's symmetric heap");
+        return rig.finish();
+    }
+    let (me, n) = (rig.me(), rig.n_pes());
+    let layout = std::alloc::Layout::from_size_align(BYTES, BYTES)?;
+    // SAFETY: the layout has a size.
+    let at = unsafe { std::alloc::alloc_zeroed(layout) };
+    // SAFETY: it is freed at the end.
+    let register = || unsafe { rig.pe.register_symmetric(at.cast(), BYTES) };
+    let before = getrlimit(Resource::Nofile);
+    let mut fill = Vec::new();
+    if me == 1 {
+        setrlimit(Resource::Nofile, Rlimit { current: Some(200), ..before })?;
+        while let Ok(file) = std::fs::File::open("/dev/null") {
+            fill.push(file);
+        }
+        // Its own memory takes one.
+        fill.pop();
+    }
+    let text = register().unwrap_err().to_string();
+    assert!(text.contains("not the chunk that was due"), "{text}");
+    drop(fill);
+    setrlimit(Resource::Nofile, before)?;
+    for round in 1..=3 {
+        let inbox = register()?;
+        rig.pe.put(inbox.view(..1), &rig.filled(&[me as u8 + round])?, (me + 1) % n)?;
+        rig.pe.barrier_all()?;
+        // SAFETY: the memory that was allocated above.
+        assert_eq!(unsafe { at.read() }, ((me + n - 1) % n) as u8 + round);
+        rig.pe.barrier_all()?;
+        rig.pe.unregister_symmetric(inbox)?;
+    }
+    // SAFETY: as it was allocated; no PE has it any more.
+    unsafe { std::alloc::dealloc(at, layout) };
+    rig.finish()
+}

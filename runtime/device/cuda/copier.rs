@@ -75,7 +75,7 @@ impl Copier for CudaCopier {
         unsafe { self.marks.record(self.raw, name) }.map_err(|error| {
             // Nothing would report the copy's end, before which its memory must not be used again.
             // SAFETY: as above.
-            let _ = unsafe { driver!(cuStreamSynchronize(self.raw)) };
+            let _ = unsafe { self.stream.wait_stream(self.raw) };
             self.error(error)
         })
     }

@@ -4,9 +4,8 @@
 //! ended, even when the program has destroyed the stream meanwhile, and nothing is unmapped before.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use cudarc::driver::sys::{self, CUevent, CUstream};
+use cudarc::driver::sys::{CUevent, CUstream};
 
 use super::driver::{DriverError, driver};
 use super::queues::{self, Queue};
@@ -20,6 +19,8 @@ use crate::device::error::DeviceError;
 pub(crate) struct ExternalStream {
     raw: CUstream,
     queue: Arc<Queue>,
+    /// The thread to whose stream the handle leads; `None` if it is the same in all threads.
+    thread: Option<u64>,
     /// The stream, if the library made it.
     _made: Option<Arc<Made>>,
 }
@@ -71,10 +72,10 @@ impl ExternalStream {
             Some(queue) => queue,
             None => {
                 let _entered = pe.enter()?;
-                pe.queues().of(raw).map_err(|error| pe.error("cannot follow a stream", error))?
+                pe.queues().of(pe.context(), raw).map_err(|error| pe.error("cannot follow a stream", error))?
             }
         };
-        Ok(Self { raw, queue, _made: None })
+        Ok(Self { raw, queue, thread: queues::thread_of(raw), _made: None })
     }
 
     pub fn key(&self) -> usize {
@@ -87,7 +88,12 @@ impl ExternalStream {
 
     /// Returns whether `raw` is this stream's handle, and names it in every thread.
     pub fn is_named(&self, raw: CUstream) -> bool {
-        self.raw == raw && queues::is_of_all_threads(raw)
+        self.raw == raw && self.thread.is_none()
+    }
+
+    /// Returns whether the handle leads to this stream in the calling thread.
+    pub(super) fn is_of_this_thread(&self) -> bool {
+        self.thread.is_none() || self.thread == queues::thread_of(self.raw)
     }
 
     pub(super) fn is_of(&self, pe: &Stream) -> bool {
@@ -108,29 +114,23 @@ impl ExternalStream {
 
     /// Returns whether what the PE has put there has ended; `None` if the driver does not say.
     pub(super) fn has_ended(&self, pe: &Stream) -> Option<bool> {
-        // SAFETY: the event lives as long as the PE's stream.
-        raw_stream::ended(unsafe { sys::cuEventQuery(self.event(pe)) })
+        debug_assert!(self.is_of(pe));
+        self.queue.has_ended()
     }
 
-    /// Moves the event after everything that is on the stream now.
+    /// Moves the event after everything that is on the stream now. The stream does not capture: the
+    /// event would become a part of the graph.
     pub(super) fn mark(&self, pe: &Stream) -> Result<(), DriverError> {
-        self.mark_knowing(pe, raw_stream::is_capturing(self.raw)?)
-    }
-
-    /// Does the same on a stream that was just seen to be captured or not.
-    pub(super) fn mark_knowing(&self, pe: &Stream, captures: bool) -> Result<(), DriverError> {
-        if captures {
-            // An event would become a part of the graph.
-            pe.queues().captured.store(true, Ordering::Release);
-            return Ok(());
-        }
         // SAFETY: as above; the event is of the same context.
         unsafe { driver!(cuEventRecord(self.event(pe), self.raw)) }
     }
 
-    /// Waits for everything that is on the stream now.
+    /// Waits for everything that is on the stream now; for what was queued before, if it captures.
     pub(super) fn wait(&self, pe: &Stream) -> Result<(), DeviceError> {
-        self.mark(pe).map_err(|error| pe.error("cannot wait for a stream", error))?;
+        let captures = raw_stream::is_capturing(self.raw);
+        captures
+            .and_then(|captures| if captures { Ok(()) } else { self.mark(pe) })
+            .map_err(|error| pe.error("cannot wait for a stream", error))?;
         self.wait_for_queued(pe)
     }
 

@@ -5,6 +5,7 @@
 //! it. The descriptor keeps the memory, as a memfd would.
 
 use std::ffi::c_void;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -48,7 +49,15 @@ pub(super) fn allocate(stream: &Arc<Stream>, copies: &Copies, bytes: u64) -> Res
     // The driver does not promise zeros.
     space.map_handle(&handle, 0, bytes)?;
     // SAFETY: it was just mapped.
-    unsafe { copies.fill(space.base, 0, bytes) }?;
+    if let Err(error) = unsafe { copies.fill(space.base, 0, bytes) } {
+        if matches!(error, DeviceError::StillRunning { .. }) {
+            // The fill goes on in this mapping.
+            std::mem::forget(space);
+        }
+        return Err(error);
+    }
+    // Only the fill has used this mapping, so it can go while kernels run.
+    space.unmap(0, bytes)?;
     let descriptor =
         handle.export().map_err(|error| stream.error("cannot export GPU memory as a file descriptor", error))?;
     // Programs that this one starts have no use for it.
@@ -109,6 +118,9 @@ impl Reservation {
 
     /// Takes away all that is mapped. Returns whether nothing is any more.
     fn clear(&self) -> bool {
+        if self.mapped().is_empty() {
+            return true;
+        }
         if !self.stream.idle() {
             tracing::error!(base = self.base, "a kernel does not end; its memory is kept until the process ends");
             return false;
@@ -147,14 +159,20 @@ impl Reservation {
         // mapped already.
         unsafe { driver!(cuMemMap(at, length(bytes), 0, handle.0, 0)) }
             .map_err(|error| self.stream.error(format!("cannot map {} of GPU memory", ByteSize(bytes)), error))?;
-        self.mapped().push((at, bytes));
         let access =
             CUmemAccessDesc { location: location(gpu), flags: CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
         // SAFETY: the range was just mapped.
-        unsafe { driver!(cuMemSetAccess(at, length(bytes), &raw const access, 1)) }.map_err(|error| {
+        if let Err(error) = unsafe { driver!(cuMemSetAccess(at, length(bytes), &raw const access, 1)) } {
+            // SAFETY: as above; nothing can use it yet.
+            let unmapped = unsafe { driver!(cuMemUnmap(at, length(bytes))) };
+            if let Err(error) = unmapped {
+                tracing::debug!(%error, "cannot unmap GPU memory");
+            }
             let what = format!("cannot give GPU {} access to {} of mapped memory", gpu.ordinal, ByteSize(bytes));
-            self.stream.error(what, error)
-        })
+            return Err(self.stream.error(what, error));
+        }
+        self.mapped().push((at, bytes));
+        Ok(())
     }
 }
 
@@ -350,7 +368,10 @@ pub(super) struct Copies {
 #[derive(Debug)]
 struct Channel {
     raw: CUstream,
-    buffer: Pinned,
+    /// Kept until the process ends if a copy that uses it does not end.
+    buffer: ManuallyDrop<Pinned>,
+    /// A copy did not end by its deadline, and may still use the buffer.
+    late: bool,
 }
 
 // SAFETY: streams may be used from any thread.
@@ -361,11 +382,33 @@ impl Copies {
         let buffer = Pinned::new(Arc::clone(&stream), BUFFER_BYTES)?;
         let raw =
             raw_stream::create(stream.context()).map_err(|error| stream.error("cannot create a stream", error))?;
-        Ok(Self { stream, channel: Mutex::new(Channel { raw, buffer }) })
+        let buffer = ManuallyDrop::new(buffer);
+        Ok(Self { stream, channel: Mutex::new(Channel { raw, buffer, late: false }) })
     }
 
-    fn channel(&self) -> MutexGuard<'_, Channel> {
+    fn locked(&self) -> MutexGuard<'_, Channel> {
         self.channel.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the channel, when earlier copies have ended. The context must be current.
+    fn channel(&self) -> Result<MutexGuard<'_, Channel>, DeviceError> {
+        let mut channel = self.locked();
+        if channel.late {
+            self.end(&mut channel)?;
+        }
+        Ok(channel)
+    }
+
+    /// Waits for what is on the channel. Copies wait for no kernels, but the driver can hold a
+    /// whole context back, for example while it loads a kernel. The context must be current.
+    ///
+    /// # Errors
+    /// Fails like [`Stream::wait`].
+    fn end(&self, channel: &mut Channel) -> Result<(), DeviceError> {
+        // SAFETY: the stream lives as long as `self`.
+        let ended = unsafe { self.stream.wait_stream(channel.raw) };
+        channel.late = matches!(ended, Err(DeviceError::StillRunning { .. }));
+        ended
     }
 
     fn error(&self, error: DriverError) -> DeviceError {
@@ -378,7 +421,7 @@ impl Copies {
     /// `to` names mapped memory of that length.
     pub unsafe fn write(&self, to: u64, bytes: &[u8]) -> Result<(), DeviceError> {
         let _entered = self.stream.enter()?;
-        let channel = self.channel();
+        let mut channel = self.channel()?;
         for (index, part) in bytes.chunks(BUFFER_BYTES).enumerate() {
             let at = to + (index * BUFFER_BYTES) as u64;
             // SAFETY: the part fits the buffer, which is not in use by another copy; the target is
@@ -386,9 +429,9 @@ impl Copies {
             unsafe {
                 std::ptr::copy_nonoverlapping(part.as_ptr(), channel.buffer.as_ptr(), part.len());
                 driver!(cuMemcpyHtoDAsync_v2(at, channel.buffer.as_ptr().cast(), part.len(), channel.raw))
-                    .and_then(|()| driver!(cuStreamSynchronize(channel.raw)))
             }
             .map_err(|error| self.error(error))?;
+            self.end(&mut channel)?;
         }
         Ok(())
     }
@@ -399,18 +442,15 @@ impl Copies {
     /// `from` names mapped memory of that length.
     pub unsafe fn read(&self, from: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
         let _entered = self.stream.enter()?;
-        let channel = self.channel();
+        let mut channel = self.channel()?;
         for (index, part) in bytes.chunks_mut(BUFFER_BYTES).enumerate() {
             let at = from + (index * BUFFER_BYTES) as u64;
             // SAFETY: as in `write`, in the other direction.
-            unsafe {
-                driver!(cuMemcpyDtoHAsync_v2(channel.buffer.as_ptr().cast(), at, part.len(), channel.raw))
-                    .and_then(|()| driver!(cuStreamSynchronize(channel.raw)))
-                    .map(|()| {
-                        std::ptr::copy_nonoverlapping(channel.buffer.as_ptr(), part.as_mut_ptr(), part.len());
-                    })
-            }
-            .map_err(|error| self.error(error))?;
+            unsafe { driver!(cuMemcpyDtoHAsync_v2(channel.buffer.as_ptr().cast(), at, part.len(), channel.raw)) }
+                .map_err(|error| self.error(error))?;
+            self.end(&mut channel)?;
+            // SAFETY: the copy has ended, and the part fits the buffer.
+            unsafe { std::ptr::copy_nonoverlapping(channel.buffer.as_ptr(), part.as_mut_ptr(), part.len()) };
         }
         Ok(())
     }
@@ -421,21 +461,24 @@ impl Copies {
     /// `at` names mapped memory of that length.
     pub unsafe fn fill(&self, at: u64, value: u8, bytes: u64) -> Result<(), DeviceError> {
         let _entered = self.stream.enter()?;
-        let channel = self.channel();
+        let mut channel = self.channel()?;
         // SAFETY: the caller's promise.
-        unsafe {
-            driver!(cuMemsetD8Async(at, value, length(bytes), channel.raw))
-                .and_then(|()| driver!(cuStreamSynchronize(channel.raw)))
-        }
-        .map_err(|error| self.error(error))
+        unsafe { driver!(cuMemsetD8Async(at, value, length(bytes), channel.raw)) }
+            .map_err(|error| self.error(error))?;
+        self.end(&mut channel)
     }
 }
 
 impl Drop for Copies {
     fn drop(&mut self) {
-        let raw = self.channel().raw;
-        if self.stream.idle() {
-            raw_stream::destroy(self.stream.context(), raw);
+        if !self.stream.idle() {
+            return;
+        }
+        let mut channel = self.locked();
+        if !channel.late {
+            raw_stream::destroy(self.stream.context(), channel.raw);
+            // SAFETY: it is not used again, and no copy uses it.
+            unsafe { ManuallyDrop::drop(&mut channel.buffer) };
         }
     }
 }

@@ -23,6 +23,7 @@ mod module;
 mod module_units;
 mod network;
 mod occupancy;
+mod page_locks;
 mod queues;
 mod raw_stream;
 mod stream;
@@ -39,7 +40,7 @@ use aside::CudaAside;
 #[doc(hidden)]
 pub use card::{Backing, CardGpu};
 use copier::CudaCopier;
-use cudarc::driver::sys::{self, CUdevice_attribute, CUpointer_attribute, CUresult, CUstream};
+use cudarc::driver::sys::{CUdevice_attribute, CUstream};
 #[cfg(feature = "cudarc")]
 pub(crate) use driver::describe as driver_error;
 use driver::driver;
@@ -56,7 +57,7 @@ use memory::{Copies, Pinned, Reservation};
 use module::CudaModule;
 use network::{Exporter, Registers};
 use stream::Stream;
-use target::{launched, target};
+use target::{followed, launched, mark, target};
 
 use oxshmem_hca::provider::DeviceMemory;
 use oxshmem_hca::soft::Accelerator;
@@ -318,7 +319,7 @@ impl CudaDevice {
             return Ok(false);
         }
         queued.note_transfer(transfer, captures);
-        on.map_or(Ok(()), |on| on.mark_knowing(&self.stream, captures)).map_err(failed)?;
+        mark(&self.stream, on, captures).map_err(failed)?;
         Ok(true)
     }
 }
@@ -446,7 +447,7 @@ impl Device for CudaDevice {
             },
             Wait::Launched(streams) => {
                 for stream in streams {
-                    match target(&self.stream, stream)?.0 {
+                    match followed(&self.stream, stream)? {
                         None => self.stream.wait()?,
                         Some(stream) => stream.wait_for_queued(&self.stream)?,
                     }
@@ -468,7 +469,7 @@ impl Device for CudaDevice {
     }
 
     fn has_ended(&self, stream: &super::Stream) -> Option<bool> {
-        let (on, _) = target(&self.stream, stream).ok()?;
+        let on = followed(&self.stream, stream).ok()?;
         let _entered = self.stream.enter().ok()?;
         on.map_or_else(|| self.stream.has_ended(), |stream| stream.has_ended(&self.stream))
     }
@@ -495,13 +496,13 @@ impl Device for CudaDevice {
         let there = || copies.iter().try_for_each(|copy| unsafe { start_copy(*copy, raw) });
         let queue = match on {
             Some(stream) => Arc::clone(stream.queue()),
-            None => self.stream.queues().of(raw).map_err(failed)?,
+            None => self.stream.queues().of(self.stream.context(), raw).map_err(failed)?,
         };
         // SAFETY: streams that a PE is called with exist.
         let forked = unsafe { queue.fork(self.stream.context(), raw, here, there) };
         // What was queued before a failure is waited for, too.
         launched(&self.stream, on).note_transfer(Transfer::Copy, captures);
-        let queued = on.map_or(Ok(()), |on| on.mark_knowing(&self.stream, captures));
+        let queued = mark(&self.stream, on, captures);
         forked.and(queued).map_err(failed)?;
         Ok(true)
     }
@@ -516,13 +517,9 @@ impl Device for CudaDevice {
         self.queue(stream, (Transfer::Store, false), "cannot queue a store", start)
     }
 
-    fn is_accessible(&self, address: u64) -> bool {
+    fn is_accessible(&self, address: u64, bytes: u64) -> bool {
         let Ok(_entered) = self.stream.enter() else { return false };
-        let mut kind = 0u32;
-        let attribute = CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
-        // SAFETY: writes one integer; what is not memory of CUDA's, device or page-locked, is an
-        // invalid value.
-        unsafe { sys::cuPointerGetAttribute((&raw mut kind).cast(), attribute, address) == CUresult::CUDA_SUCCESS }
+        adopted::is_known(address, bytes)
     }
 
     fn adopt(&self, address: u64, bytes: u64) -> Result<ProgramMemory, String> {

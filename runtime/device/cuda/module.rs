@@ -17,8 +17,9 @@ use super::error::ModuleError;
 use super::memory::Copies;
 use super::module_units;
 use super::occupancy::{Block, Multiprocessors};
+use super::raw_stream;
 use super::stream::Stream;
-use super::target::{launched, target};
+use super::target::{launched, mark, target};
 use crate::abi;
 use crate::device::cpu::{LaunchConfig, LaunchError, ModuleError as SharedModuleError};
 use crate::device::error::DeviceError;
@@ -419,7 +420,7 @@ impl LoadedModule for CudaModule {
         // caller's promise. `attrs` points to as many attributes as `numAttrs` says, which live
         // longer than the call.
         unsafe { driver!(cuLaunchKernelEx(&raw const launch, kernel.raw, pointers.as_mut_ptr(), std::ptr::null_mut())) }
-            .and_then(|()| on.map_or(Ok(()), |on| on.mark(&self.stream)))
+            .and_then(|()| mark(&self.stream, on, raw_stream::is_capturing(raw)?))
             .map_err(failed)
     }
 

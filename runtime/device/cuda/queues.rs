@@ -5,12 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cudarc::driver::sys::{self, CUevent, CUresult, CUstream};
+use cudarc::driver::sys::{self, CUevent, CUstream};
 
 use super::driver::{Context, DriverError, driver};
 use super::events::new_event;
 use super::launched::Launched;
 use super::raw_stream;
+
+/// Streams from which on those that are idle are forgotten, at this number and at its doubles.
+const MANY: usize = 64;
 
 /// `CU_STREAM_PER_THREAD` of cuda.h: a handle that names another stream in each thread.
 const PER_THREAD: usize = 2;
@@ -54,14 +57,15 @@ pub(super) struct Queues {
     pub captured: AtomicBool,
 }
 
-/// Returns whether a handle names the same stream in all threads.
-pub(super) fn is_of_all_threads(raw: CUstream) -> bool {
-    raw as usize != PER_THREAD
+/// Returns the number of the calling thread if a handle leads to its stream; `None` if the handle
+/// names the same stream in all threads.
+pub(super) fn thread_of(raw: CUstream) -> Option<u64> {
+    (raw as usize == PER_THREAD).then(|| THREAD.with(|number| *number))
 }
 
 /// Returns the name of the stream that a handle means in this thread.
 fn name(raw: CUstream) -> Name {
-    (raw as usize, if is_of_all_threads(raw) { 0 } else { THREAD.with(|number| *number) })
+    (raw as usize, thread_of(raw).unwrap_or(0))
 }
 
 thread_local! {
@@ -94,8 +98,11 @@ impl Queues {
 
     /// Returns the queue of a stream, made when the stream is first seen. The context must be
     /// current.
-    pub fn of(&self, raw: CUstream) -> Result<Arc<Queue>, DriverError> {
+    pub fn of(&self, context: &Context, raw: CUstream) -> Result<Arc<Queue>, DriverError> {
         let mut queues = self.by_name();
+        if queues.len() >= MANY && queues.len().is_power_of_two() {
+            forget_idle(&mut queues, context);
+        }
         let queue = match queues.entry(name(raw)) {
             Entry::Occupied(queue) => queue.into_mut(),
             Entry::Vacant(place) => place.insert(Arc::new(Queue {
@@ -116,8 +123,7 @@ impl Queues {
 
     /// Returns whether work that was queued has not ended. The context must be current.
     pub fn unfinished(&self) -> bool {
-        // SAFETY: the events live as long as `self`.
-        self.all().iter().any(|queue| unsafe { sys::cuEventQuery(queue.event) } == CUresult::CUDA_ERROR_NOT_READY)
+        self.all().iter().any(|queue| queue.has_ended() == Some(false))
     }
 
     /// Returns what may be running.
@@ -127,15 +133,20 @@ impl Queues {
 
     /// Gives the events and what was made beside the streams back. The context must be current.
     pub fn destroy(&self, context: &Context) {
-        for queue in std::mem::take(&mut *self.by_name()).into_values() {
-            destroy_event(queue.event);
-            if let Some(beside) = queue.beside().take() {
-                raw_stream::destroy(context, beside.raw);
-                destroy_event(beside.forks);
-                destroy_event(beside.joins);
-            }
-        }
+        std::mem::take(&mut *self.by_name()).into_values().for_each(|queue| queue.destroy(context));
     }
+}
+
+/// Forgets streams that nothing names any more and whose work has ended: programs may make a stream
+/// for each piece of work, or a thread. The context must be current.
+fn forget_idle(queues: &mut BTreeMap<Name, Arc<Queue>>, context: &Context) {
+    queues.retain(|_, queue| {
+        let is_idle = Arc::strong_count(queue) == 1 && queue.has_ended() == Some(true);
+        if is_idle {
+            queue.destroy(context);
+        }
+        !is_idle
+    });
 }
 
 fn destroy_event(event: CUevent) {
@@ -146,6 +157,24 @@ fn destroy_event(event: CUevent) {
 }
 
 impl Queue {
+    /// Returns whether what the PE has put there has ended; `None` if the driver does not say. The
+    /// context must be current.
+    pub fn has_ended(&self) -> Option<bool> {
+        // SAFETY: the event lives as long as `self`.
+        raw_stream::ended(unsafe { sys::cuEventQuery(self.event) })
+    }
+
+    /// Gives the event and what was made beside the stream back. The context must be current, and
+    /// nothing uses them any more.
+    fn destroy(&self, context: &Context) {
+        destroy_event(self.event);
+        if let Some(beside) = self.beside().take() {
+            raw_stream::destroy(context, beside.raw);
+            destroy_event(beside.forks);
+            destroy_event(beside.joins);
+        }
+    }
+
     fn beside(&self) -> MutexGuard<'_, Option<Beside>> {
         self.beside.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -164,6 +164,16 @@ impl Stream {
         Ok(())
     }
 
+    /// Waits for everything on another stream of this context, which must be current. Errors as
+    /// [`wait`](Self::wait).
+    ///
+    /// # Safety
+    /// The stream exists.
+    pub unsafe fn wait_stream(&self, raw: CUstream) -> Result<(), DeviceError> {
+        // SAFETY: the caller's promise.
+        self.wait_until(|| ("cuStreamQuery", unsafe { sys::cuStreamQuery(raw) }))
+    }
+
     /// Waits for an event of this context, which must be current. Errors as [`wait`](Self::wait).
     pub fn wait_event(&self, event: CUevent) -> Result<(), DeviceError> {
         // SAFETY: the caller has the event.
