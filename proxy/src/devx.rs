@@ -296,7 +296,11 @@ impl Queues {
         }
         let counter = u16::from_be_bytes([tail[4], tail[5]]);
         let failed = tail[7] >> 4 == cqe::REQ_ERR;
-        let synd = self.word(at + 48).load(Ordering::Relaxed).to_ne_bytes();
+        let synd = self.word(at + cqe::SYNDROME_WORD as u64).load(Ordering::Acquire).to_ne_bytes();
+        if failed && self.word(at + cqe::TAIL_OFFSET as u64).load(Ordering::Relaxed).to_ne_bytes() != tail {
+            // The card has written another entry meanwhile: the next look finds both parts of one.
+            return None;
+        }
         let pair = &mut self.pairs[qp as usize];
         if pair.failed {
             return None;
@@ -305,13 +309,17 @@ impl Queues {
         let from_oldest = |block: u16| block.wrapping_sub(oldest);
         if failed {
             pair.failed = true;
-            // The entry may show a request that was flushed after the one that failed.
             let first = self.provider.first_failure(pair.qp.qpn());
             let block = first.as_ref().map_or(counter, |failure| low16(failure.wqe_index));
-            let place = pair.requests.iter().position(|start| from_oldest(*start) >= from_oldest(block));
-            let id = place.map_or(u64::MAX, |place| pair.oldest_id + place as u64);
-            let syndrome = first.map_or(u32::from(synd[7]), |failure| u32::from(failure.syndrome));
+            let syndrome = first.as_ref().map_or(u32::from(synd[7]), |failure| u32::from(failure.syndrome));
             let what = if syndrome == cqe::Syndrome::WrFlush as u32 { Failure::Flushed } else { Failure::Error };
+            // An entry that shows a flushed request has replaced that of the one that failed, which
+            // may be any from the oldest on: none of them is known to have succeeded.
+            let place = match what {
+                Failure::Flushed => None,
+                Failure::Error => pair.requests.iter().position(|start| from_oldest(*start) >= from_oldest(block)),
+            };
+            let id = pair.oldest_id + place.unwrap_or(0) as u64;
             pair.requests.clear();
             return Some(Completion { qp, id, status: Status::Failed { what, syndrome, vendor: u32::from(synd[6]) } });
         }

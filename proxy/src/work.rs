@@ -289,7 +289,8 @@ pub struct WorkRequest {
 /// Why a work request failed, in the terms that verbs and PRM share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failure {
-    /// It had been posted after one that failed.
+    /// It had been posted after one that failed, or the card tells only that one has failed from it
+    /// on.
     Flushed,
     /// Everything else; the syndrome says what.
     Error,

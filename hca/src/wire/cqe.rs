@@ -25,6 +25,10 @@ segment!("cqe", 64);
 /// `op_own` then finds the body complete.
 pub const TAIL_OFFSET: usize = field::SOP_DROP_QPN;
 
+/// Where the 8-byte word begins that ends with the vendor's syndrome and the syndrome, in the error
+/// form.
+pub const SYNDROME_WORD: usize = field::SYNDROME - 7;
+
 /// The byte with which software fills a CQ before use. It reads as opcode [`INVALID`] and counter
 /// 0xffff: nothing done yet.
 pub const INITIAL_BYTE: u8 = 0xff;
