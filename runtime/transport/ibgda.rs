@@ -125,9 +125,7 @@ impl Ibgda {
         }
         attempts.extend(tried);
 
-        // A CPU that rings sees a doorbell earlier than the card sees the queue, unless a fence of
-        // system scope lies between.
-        let in_device_memory = device.gpu().is_some() && way != Way::Thread;
+        let in_device_memory = device.gpu().is_some() && is_ordered_by_device(slab.memory().is_some(), way);
         let ports: Vec<_> = cards.iter().map(|card| card.open.provider.info().address()).collect();
         let ports = addresses::exchange_ports(bootstrap, &rails, &ports)?;
         // A PE gets only the numbers of the queue pairs that lead to it.
@@ -440,6 +438,14 @@ fn unreached(
     others.filter_map(|pe| reaches(pe).err().map(|reason| (pe, reason))).next()
 }
 
+/// Returns whether a fence of the device's scope orders the stores of its kernels to queues and
+/// doorbells for what reads them: the card reads queues in the device's memory behind the stores
+/// that have reached it. Queues in memory of the host need a fence of system scope, and so does a
+/// CPU that rings, which sees a doorbell earlier than the card sees the queue.
+fn is_ordered_by_device(in_device_memory: bool, way: Way) -> bool {
+    in_device_memory && way != Way::Thread
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -450,5 +456,19 @@ mod tests {
         let reaches = |pe| if pe < 3 { Ok(()) } else { Err(format!("not {pe}")) };
         assert_eq!(unreached(&nodes, 0, reaches), None);
         assert_eq!(unreached(&nodes, 1, reaches), Some((3, "not 3".to_owned())));
+    }
+
+    #[test]
+    fn queues_of_the_host_and_doorbells_of_a_thread_take_fences_of_the_system() {
+        for (in_device_memory, way, expected) in [
+            (true, Way::Mapped, true),
+            (true, Way::Memory, true),
+            (true, Way::Thread, false),
+            (false, Way::Mapped, false),
+            (false, Way::Memory, false),
+            (false, Way::Thread, false),
+        ] {
+            assert_eq!(is_ordered_by_device(in_device_memory, way), expected, "{in_device_memory}, {way:?}");
+        }
     }
 }
