@@ -37,8 +37,13 @@ pub struct HcaInfo {
     /// Whether its atomics are atomic with those of CPUs and GPUs.
     pub coherent_atomics: bool,
     /// Whether what is posted to one QP arrives in the order of posting without fence bits, as on
-    /// reliably connected QPs of cards.
+    /// reliably connected QPs of cards, unless a card's administrator has set another order for
+    /// them: see [`forces_order`](Self::forces_order).
     pub in_order: bool,
+    /// Whether QPs are connected so that the order of posting counts whatever has been set. A card
+    /// with adaptive routing that cannot do so lets reads and writes of a QP pass each other, and a
+    /// QP says so once it is connected ([`Qp::is_in_order`](crate::objects::Qp::is_in_order)).
+    pub forces_order: bool,
     /// Whether a completion says that every PE can see what was written, whichever way it has
     /// learned of that. A card's does not: it acknowledges a write before the write, which is
     /// posted across PCIe, has reached memory.

@@ -157,6 +157,7 @@ impl Bench {
         rtr.qpc.mtu = 5;
         rtr.qpc.log_msg_max = 30;
         rtr.qpc.remote_qpn = qpn;
+        rtr.qpc.dp_ordering_force = true;
         let path = &mut rtr.qpc.primary_address_path;
         (path.rgid_hi, path.rgid_lo) = info.port.gid.halves();
         path.hop_limit = 64;
@@ -182,6 +183,7 @@ fn well_formed_commands_are_accepted_and_read_back() {
     let context = qp::QueryQp::decode_output(&out).qpc;
     assert_eq!(context.state, QpState::Rts as u8);
     assert_eq!((context.mtu, context.log_msg_max, context.remote_qpn, context.log_sq_size), (5, 30, qpn, 7));
+    assert!(context.dp_ordering_force && context.is_in_order());
     assert_eq!(context.primary_address_path.ack_timeout, 14);
     assert_eq!(context.primary_address_path.udp_sport, 0xc000);
 
@@ -416,6 +418,8 @@ fn wrong_transitions() {
     wrong(&|c| c.qpc.mtu = 6, BadParam, "qpc.mtu 6");
     wrong(&|c| c.qpc.log_msg_max = 31, Limit, "log_msg_max 31");
     wrong(&|c| c.qpc.log_rra_max = 5, Limit, "log_rra_max 5");
+    wrong(&|c| c.qpc.dp_ordering_0 = true, BadParam, "dp_ordering_0");
+    wrong(&|c| c.qpc.dp_ordering_1 = true, BadParam, "dp_ordering_1");
     wrong(&|c| c.qpc.remote_qpn = 1, BadParam, "not a QP number");
     wrong(&|c| c.qpc.primary_address_path.src_addr_index = 1, BadIndex, "src_addr_index 1");
     wrong(&|c| c.qpc.primary_address_path.rlid = 1, BadParam, "InfiniBand");

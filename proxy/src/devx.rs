@@ -239,17 +239,29 @@ impl Queues {
         self.pairs.get(qp as usize).map(|pair| pair.qp.qpn())
     }
 
-    /// Connects queue pairs, each to the peer's, by several threads where there are many.
+    /// Connects queue pairs, each to the peer's, by several threads where there are many. Returns
+    /// whether they deliver in order, as far as the mode that keeps requests in order relies on it;
+    /// if not, [`order_strongly`](Self::order_strongly) comes before the first request.
     ///
     /// # Errors
     /// What the provider refuses.
-    pub fn connect(&self, peers: &[(u32, QpAddress, QpAttributes)]) -> Result<()> {
+    pub fn connect(&self, peers: &[(u32, QpAddress, QpAttributes)]) -> Result<bool> {
         let mut qps = Vec::new();
         for (qp, peer, attributes) in peers {
             let pair = self.pairs.get(*qp as usize).ok_or_else(|| wrong("qp", *qp, "no such queue pair"))?;
             qps.push((&pair.qp, peer, attributes));
         }
-        side_by_side(&qps, self.commands_at_a_time(), |(qp, peer, attributes)| qp.connect(peer, attributes)).map(|_| ())
+        let relies = self.fence == Fence::Fence;
+        let connected = side_by_side(&qps, self.commands_at_a_time(), |(qp, peer, attributes)| {
+            qp.connect(peer, attributes)?;
+            if relies { qp.is_in_order() } else { Ok(true) }
+        })?;
+        Ok(connected.into_iter().all(|in_order| in_order))
+    }
+
+    /// Has a request that is to stay in order wait for everything before it from now on.
+    pub fn order_strongly(&mut self) {
+        self.fence = Fence::StrongOrdering;
     }
 
     fn commands_at_a_time(&self) -> usize {

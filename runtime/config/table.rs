@@ -372,8 +372,9 @@ variables! {
     /// `log_rra_max`); a card that has less lowers it.
     "OXSHMEM_IB_MAX_RD_ATOMIC" copy ib_max_rd_atomic: u32 = 16, Limits::PowerOfTwo(1, 128);
     /// Post signals, and the first request after a fence, with strong ordering (PRM `ctrl.fm` = 3),
-    /// which waits for everything posted before: a round trip each. For fabrics that place the
-    /// writes of a QP out of order.
+    /// which waits for everything posted before: a round trip each. With `mlx5` this is done
+    /// without being asked where a QP is found to place writes out of order and cannot be told not
+    /// to. With `verbs`, which have no such requests, it is an error.
     "OXSHMEM_IB_STRONG_ORDERING" copy ib_strong_ordering: bool = false, Limits::None;
     /// Whether `quiet` and `barrier` read a byte through each QP that was written through, after
     /// what was written, and wait for it: a round trip more. A card may acknowledge a write before

@@ -81,6 +81,11 @@ pub(crate) fn open(
     push::check(config)?;
     if matches!(config.hca(), Hca::Verbs { .. }) {
         return match kind {
+            NetworkKind::Ibrc if config.ib_strong_ordering() => Err(TransportError::NotAvailable {
+                name: "OXSHMEM_IB_STRONG_ORDERING=1 with OXSHMEM_HCA=verbs, which have no such requests,",
+                remedy: "use OXSHMEM_HCA=mlx5 on a ConnectX card, or turn adaptive routing off for the service level (OXSHMEM_IB_SL)",
+            }
+            .into()),
             // They are opened with their own calls.
             NetworkKind::Ibrc => Ok((plan, None)),
             NetworkKind::Ibgda => Err(TransportError::NotAvailable {

@@ -21,7 +21,7 @@ use super::doorbell::{self, Posting, Way};
 use super::error::TransportError;
 use super::fabric::{ChunkKeys, Region};
 use super::near::Nodes;
-use super::opened::{Opened, Order, distinct, of_card};
+use super::opened::{Opened, Order, distinct, of_card, unordered};
 use super::queues::{QueueLayout, QueueSet, Shape};
 use super::rails::Rails;
 use super::rings::{self, Lent};
@@ -104,7 +104,7 @@ impl Ibgda {
 
         let places = Arc::new(QueuePlaces::default());
         let striping = opened.striping(config);
-        let order = opened.order(config);
+        let mut order = opened.order(config);
         let Opened { cards, atomics, way, mut attempts, rails, .. } = opened;
         let me = bootstrap.rank() as usize;
         let posting = Posting { way, mode: config.ibgda_doorbell_record().mode() };
@@ -130,7 +130,12 @@ impl Ibgda {
         let ports = addresses::exchange_ports(bootstrap, &rails, &ports)?;
         // A PE gets only the numbers of the queue pairs that lead to it.
         let numbers = bootstrap.alltoall("numbers of queue pairs", &queues.numbers(&rails))?;
-        queues.connect((config, &cards), (&rails, me), &ports, &numbers)?;
+        if !queues.connect((config, &cards, order), (&rails, me), &ports, &numbers)? {
+            order = Order::new(false);
+            let found = unordered();
+            tracing::info!(pe = me, "{found}");
+            attempts.push(found);
+        }
         // No PE posts before the other end is ready to receive.
         bootstrap.barrier("queue pairs connected")?;
         places.add(None, place(&queues));
@@ -230,9 +235,16 @@ impl Ibgda {
     /// Connects the queue pairs of a set: `numbers` has by member what it has told this PE.
     pub(crate) fn connect_contexts(&self, config: &Config, set: u32, numbers: &[Vec<u8>]) -> Result<()> {
         let contexts = self.contexts.borrow();
-        contexts.get(&set).map_or(Ok(()), |(queues, direct)| {
-            queues.connect((config, &self.cards), self.rails_of(*direct), &self.ports, numbers)
-        })
+        let Some((queues, direct)) = contexts.get(&set) else { return Ok(()) };
+        let on = (config, &self.cards[..], self.order);
+        if !queues.connect(on, self.rails_of(*direct), &self.ports, numbers)? {
+            // Device code knows one order for all its queue pairs, and was told that at init.
+            let what = "its queue pairs have come to place writes out of order since init (adaptive routing); set \
+                        OXSHMEM_IB_STRONG_ORDERING=1, or leave adaptive routing as it is during a job";
+            let device = self.cards[0].open.provider.info().device.clone();
+            return Err(TransportError::Hca { device, what: what.to_owned() }.into());
+        }
+        Ok(())
     }
 
     /// Returns how many bytes a PE tells a member of each context.

@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use oxshmem_hca::objects::{Mkey, Pd, QpAddress};
+use oxshmem_hca::objects::{Mkey, Pd, QpAddress, QpAttributes};
 use oxshmem_hca::provider::{Attempt, Provider};
 use oxshmem_hca::soft::doorbell_rung;
 use oxshmem_hca::topology::{Distance, MAX_SENDERS};
@@ -29,7 +29,7 @@ use super::atomics::Atomics;
 use super::error::TransportError;
 use super::fabric::{ChunkKeys, Fabric, Kind, Region, lkeys};
 use super::near::Nodes;
-use super::opened::{OpenCard, Opened, distinct, of_card};
+use super::opened::{OpenCard, Opened, distinct, of_card, unordered};
 use super::push::Stance;
 use super::qp_attributes::attributes;
 use super::rails::Rails;
@@ -498,8 +498,14 @@ impl Fabric for StripedFabric {
             let attributes = attributes(&self.cards[card as usize].config, log_max_rd_atomic, *qp);
             by_card[card as usize].push((index, *address, attributes));
         }
-        for (card, peers) in self.cards.iter().zip(&by_card) {
-            card.queues()?.connect(peers)?;
+        let mut in_order = true;
+        for (card, peers) in self.cards.iter_mut().zip(&by_card) {
+            in_order &= card.connect(peers)?;
+        }
+        if !in_order {
+            let found = unordered();
+            tracing::info!("{found}");
+            self.attempts.push(found);
         }
         Ok(())
     }
@@ -585,8 +591,15 @@ impl DevxFabric {
         Ok(Self { queues: Some(queues), keys: Vec::new(), pd, open, memory, used, qpns, config: config.clone() })
     }
 
-    fn queues(&self) -> Result<&Queues> {
-        self.queues.as_ref().ok_or_else(|| self.gone())
+    /// Connects queue pairs, each to a peer's, and has them order strongly where they do not
+    /// deliver in order. Returns whether they do.
+    fn connect(&mut self, peers: &[(u32, QpAddress, QpAttributes)]) -> Result<bool> {
+        let Some(queues) = &mut self.queues else { return Err(self.gone()) };
+        let in_order = queues.connect(peers)?;
+        if !in_order {
+            queues.order_strongly();
+        }
+        Ok(in_order)
     }
 
     fn gone(&self) -> crate::Error {

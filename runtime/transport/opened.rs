@@ -83,12 +83,24 @@ impl Order {
     /// follows a fence waits only for reads and atomics: those that were posted later may overtake
     /// them at the responder (InfiniBand specification, "Work request operation ordering"; UCX and
     /// NVSHMEM post a write and its atomic without fence bits on one queue pair).
-    const fn new(in_order: bool) -> Self {
+    pub(super) const fn new(in_order: bool) -> Self {
         match in_order {
             true => Self { signal: Fence::None, fence: Fence::Fence },
             false => Self { signal: Fence::StrongOrdering, fence: Fence::StrongOrdering },
         }
     }
+
+    /// Returns whether it relies on queue pairs that deliver in order.
+    pub(super) fn is_relying(self) -> bool {
+        self.fence == Fence::Fence
+    }
+}
+
+/// Says that queue pairs were found not to deliver in order, and what follows.
+pub(super) fn unordered() -> Attempt {
+    let why = "the card places writes out of order (adaptive routing), and its firmware has no dp_ordering_force to refuse that; signals and the \
+               first request after a fence wait for everything before them, as with OXSHMEM_IB_STRONG_ORDERING=1";
+    Attempt { what: "queue pairs that deliver in order".to_owned(), outcome: Err(why.to_owned()) }
 }
 
 /// Opens a card; whether its atomics are coherent.

@@ -14,7 +14,7 @@ use super::addresses::{self, Ends};
 use super::card::{Card, SlabOnCard};
 use super::doorbell::{Posting, Ringing};
 use super::error::TransportError;
-use super::opened::hca_error;
+use super::opened::{Order, hca_error};
 use super::qp_attributes::attributes;
 use super::rails::Rails;
 use super::receiving::Receiving;
@@ -312,11 +312,11 @@ impl QueueSet {
     /// peer has told this PE. `ports`: by PE, the addresses of its cards' ports.
     pub(super) fn connect(
         &self,
-        (config, cards): (&Config, &[Card]),
+        (config, cards, order): (&Config, &[Card], Order),
         (rails, me): (&Rails, usize),
         ports: &[Vec<QpAddress>],
         numbers: &[Vec<u8>],
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let (mut connections, mut receiving) = (Vec::new(), Vec::new());
         for (row, pe, first) in self.layout.peers() {
             let pe = pe as usize;
@@ -333,10 +333,12 @@ impl QueueSet {
         }
         self.receiving.connect(config, &receiving)?;
         let QueuePairs { pairs, commands } = &self.queue_pairs;
-        side_by_side(&connections, *commands, |(index, address, attributes)| {
-            pairs[*index as usize].connect(address, attributes)
+        let connected = side_by_side(&connections, *commands, |(index, address, attributes)| {
+            let pair = &pairs[*index as usize];
+            pair.connect(address, attributes)?;
+            if order.is_relying() { pair.is_in_order() } else { Ok(true) }
         })?;
-        Ok(())
+        Ok(connected.into_iter().all(|in_order| in_order))
     }
 
     /// Returns the peers' rows and numbers, each with its queue pairs.

@@ -1,6 +1,7 @@
 //! What needs no GPU: lies of libraries, kernel and firmware, and teardown.
 
 mod commands;
+mod order;
 mod rails;
 mod size;
 
@@ -294,20 +295,6 @@ fn what_is_made_of_a_card_grows_with_the_peers_and_no_faster() {
     each("others", 0);
     // A question to the kernel for each peer, and for the PE itself.
     each("handles", PES);
-}
-
-#[test]
-fn nothing_waits_for_everything_before_it_unless_that_is_asked_for() {
-    for transport in [Transport::Ibgda, Transport::Ibrc] {
-        for case in ["signals", "fence", "barriers"] {
-            let reports = card_reports("in-order", job(case, transport, 2), "");
-            assert!(counts(&reports, "wqes").iter().all(|count| *count > 0), "{case}: {reports}");
-            assert_eq!(counts(&reports, "strong"), [0; 2], "{case} over {}: {reports}", transport.name());
-        }
-        let strong = job("signals", transport, 2).env("OXSHMEM_IB_STRONG_ORDERING", "1");
-        let reports = card_reports("strong", strong, "");
-        assert!(counts(&reports, "strong").iter().all(|count| *count > 0), "{reports}");
-    }
 }
 
 #[test]

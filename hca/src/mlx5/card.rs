@@ -15,7 +15,7 @@ use super::memory::{Given, Ladder, Registration};
 use super::record::Record;
 use crate::address::{QpAddress, QpAttributes};
 use crate::error::{Error, Result};
-use crate::objects::{query_caps, query_ts_format, query_without_records};
+use crate::objects::{query_caps, query_second_caps, query_ts_format, without_records};
 use crate::port::{Gid, LinkLayer, Mtu, PortInfo};
 use crate::prm::caps::{AtomicCaps, GeneralCaps};
 use crate::prm::{self, Command, CommandStatus, Opcode, caps, counter, dump, lag, pd};
@@ -181,9 +181,11 @@ impl Mlx5Hca {
             },
             mac: [0; 6],
             coherent_atomics: context.limits().atomicity == Atomicity::Global,
-            // Unless a QP asks for out-of-order placement, which none here does (UCX PR 10658:
-            // `dp_ordering` of the QP context).
+            // Unless the card's administrator has turned adaptive routing on: by service level on
+            // InfiniBand (`ooo_sl_mask` of the port), on RoCE for all QPs (`ROCE_ACCL` of mlxreg).
+            // The firmware then sets `dp_ordering` of QPs that request nothing (torchcomms PR 3881).
             in_order: true,
+            forces_order: false,
             visible_completions: false,
             ts_format: 0,
             lag_ports: 0,
@@ -208,7 +210,9 @@ impl Mlx5Hca {
         };
         card.caps = query_caps(&card)?;
         card.info.ts_format = query_ts_format(&card, &card.caps.0)?;
-        card.info.without_records = query_without_records(&card, &card.caps.0)?;
+        let second = query_second_caps(&card, &card.caps.0)?;
+        card.info.without_records = without_records(&card.caps.0, &second);
+        card.info.forces_order = second.dp_ordering_force;
         card.info.lag_ports = card.query_lag_ports();
         card.info.port = Port::query(&card.context, options.port, options.gid_index, options.pkey_index)?.info;
         card.info.event_queue = card.query_event_queue()?;

@@ -13,21 +13,25 @@ pub fn query_caps(provider: &dyn Provider) -> Result<(caps::GeneralCaps, caps::A
     Ok((general, caps::AtomicCapsOut::decode(&output).caps))
 }
 
-/// Returns how many QPs may ring without a doorbell record (see
-/// [`HcaInfo::without_records`](crate::provider::HcaInfo::without_records)). A card that has such
-/// QPs and does not say how many is taken to have no limit but that on all QPs.
-pub fn query_without_records(provider: &dyn Provider, general: &caps::GeneralCaps) -> Result<u32> {
+/// Reads the second part of the general capabilities; of a card that has none, nothing is there.
+pub fn query_second_caps(provider: &dyn Provider, general: &caps::GeneralCaps) -> Result<caps::GeneralCaps2> {
     if !general.hca_cap_2 {
-        return Ok(0);
+        return Ok(caps::GeneralCaps2::default());
     }
     let mut output = vec![0; caps::QueryHcaCap::OUT_LEN];
     provider.general_cmd(&caps::QueryHcaCap { op_mod: caps::GENERAL_2_CURRENT }.encode(), &mut output)?;
-    let second = caps::GeneralCaps2Out::decode(&output).caps;
-    Ok(match (second.send_dbr_mode_no_dbr_ext, second.log_max_send_dbr_less_qp_sq) {
+    Ok(caps::GeneralCaps2Out::decode(&output).caps)
+}
+
+/// Returns how many QPs may ring without a doorbell record (see
+/// [`HcaInfo::without_records`](crate::provider::HcaInfo::without_records)). A card that has such
+/// QPs and does not say how many is taken to have no limit but that on all QPs.
+pub fn without_records(general: &caps::GeneralCaps, second: &caps::GeneralCaps2) -> u32 {
+    match (second.send_dbr_mode_no_dbr_ext, second.log_max_send_dbr_less_qp_sq) {
         (false, _) => 0,
         (true, 0) => 1 << general.log_max_qp,
         (true, log) => 1 << log,
-    })
+    }
 }
 
 /// Returns `ts_format` for QPs (see [`HcaInfo::ts_format`](crate::provider::HcaInfo::ts_format)):

@@ -14,7 +14,7 @@ mod qp;
 mod uar;
 
 pub use crate::address::{QpAddress, QpAttributes};
-pub use caps::{query_caps, query_ts_format, query_without_records};
+pub use caps::{query_caps, query_second_caps, query_ts_format, without_records};
 pub use cq::{Cq, CqAttributes};
 pub use memory::{KEY_VARIANT, Mkey, MkeyAttributes, Umem};
 pub use pd::Pd;

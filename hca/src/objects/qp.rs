@@ -158,6 +158,9 @@ impl Qp {
             LinkLayer::Ethernet => self.guard.provider.next_hop(peer, attributes)?,
             LinkLayer::InfiniBand => [0; 6],
         };
+        // The bits that name the order stay 0, which is that of posting (UCX,
+        // `uct_ib_mlx5_devx_set_qpc_dp_ordering`).
+        rtr.qpc.dp_ordering_force = info.forces_order;
         rtr.qpc.primary_address_path = address_path(&info.port, route, qpn, peer, attributes, mac);
         if info.lag_ports > 1 {
             rtr.opt_param_mask = qpc::OPT_LAG_PORT;
@@ -172,6 +175,16 @@ impl Qp {
         rts.qpc.next_send_psn = attributes.first_psn;
         rts.qpc.primary_address_path.ack_timeout = attributes.ack_timeout;
         modify(&self.guard, &rts)
+    }
+
+    /// Returns whether what is posted to it arrives in the order of posting. It is connected. Where
+    /// the order was not forced its context says which one the firmware has chosen (QUERY_QP).
+    pub fn is_in_order(&self) -> Result<bool> {
+        let info = self.guard.provider.info();
+        if !info.in_order || info.forces_order {
+            return Ok(info.in_order);
+        }
+        Ok(self.query()?.context.is_in_order())
     }
 
     /// Moves it to the error state (2ERR): what is outstanding is flushed.

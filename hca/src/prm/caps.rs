@@ -83,6 +83,8 @@ layout! {
 layout! {
     /// The second part of the general capabilities (`mlx5_ifc_cmd_hca_cap_2_bits`).
     pub struct GeneralCaps2 {
+        /// INIT2RTR_QP may set [`dp_ordering_force`](super::qpc::QpContext::dp_ordering_force).
+        dp_ordering_force: bool = 0x88, 1;
         /// A QP may have the [`SendDbrMode`](super::qpc::SendDbrMode) `NO_DBR_EXT`.
         send_dbr_mode_no_dbr_ext: bool = 0x2e1, 1;
         /// log2 of the QPs and SQs that may have it at a time, those of all processes together

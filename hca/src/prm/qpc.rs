@@ -69,6 +69,10 @@ layout! {
         st: u8 = 0x08, 8;
         /// Path migration, [`MIGRATED`].
         pm_state: u8 = 0x13, 2;
+        /// The low bit of the order of data placement (UCX's `ib_mlx5_ifc.h`).
+        dp_ordering_0: bool = 0x26, 1;
+        /// The order of this context counts, whatever the card's administrator has set.
+        dp_ordering_force: bool = 0x27, 1;
         /// Protection domain.
         pd: u32 = 0x28, 24;
         /// Path MTU: 1 is 256 bytes, 5 is 4096.
@@ -117,6 +121,8 @@ layout! {
         rwe: bool = 0x491, 1;
         /// Remote atomics are accepted.
         rae: bool = 0x492, 1;
+        /// The high bit of the order of data placement.
+        dp_ordering_1: bool = 0x49c, 1;
         /// Receiver-not-ready timer.
         min_rnr_nak: u8 = 0x4a3, 5;
         /// First packet sequence number expected.
@@ -138,6 +144,15 @@ layout! {
         @
         /// The path.
         primary_address_path: AddressPath = 0xc0;
+    }
+}
+
+impl QpContext {
+    /// Returns whether the QP places what arrives in the order of posting. The order of data
+    /// placement is a number of two bits: 0 is that of the InfiniBand specification, 1 lets reads
+    /// and writes pass each other, 2 everything (UCX, `uct_ib_mlx5_dp_ordering_t`).
+    pub const fn is_in_order(&self) -> bool {
+        !self.dp_ordering_0 && !self.dp_ordering_1
     }
 }
 

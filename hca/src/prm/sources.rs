@@ -18,8 +18,9 @@ const TABLES: [(&str, &str); 6] = [
     ("rdma-core's tests", include_str!("../../tests/data/rdma_core_tests.txt")),
 ];
 
-/// Fields that one public source alone has. Nothing depends on them but what is said of a card.
-const IN_ONE_SOURCE: [&str; 1] = ["cmd_hca_cap_2.log_max_send_dbr_less_qp_sq"];
+/// Fields that one public source alone has. They are read and never set: on the first depends what
+/// is said of a card, and on the second whether requests are ordered strongly.
+const IN_ONE_SOURCE: [&str; 2] = ["cmd_hca_cap_2.log_max_send_dbr_less_qp_sq", "qpc.dp_ordering_0"];
 
 /// What a header says of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -142,6 +142,7 @@ impl SoftHca {
             coherent_atomics: true,
             // Its kernel executes what is posted to a QP side by side.
             in_order: options.card_doorbells,
+            forces_order: true,
             visible_completions,
             ts_format: 0,
             lag_ports: 0,

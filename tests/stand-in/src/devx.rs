@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, Weak};
 
 use oxshmem_hca::objects::Umem;
-use oxshmem_hca::prm::caps::{ATOMIC_CURRENT, GENERAL_CURRENT, ROCE_CURRENT};
+use oxshmem_hca::prm::caps::{ATOMIC_CURRENT, GENERAL_2_CURRENT, GENERAL_CURRENT, ROCE_CURRENT};
 use oxshmem_hca::prm::qpc::{AddressPath, OPT_LAG_PORT};
 use oxshmem_hca::prm::{Command, CommandStatus, Opcode, cq, qp};
 use oxshmem_hca::provider::{Access, Gid, ObjectHandle, Provider, Rung, UarPage};
@@ -368,6 +368,28 @@ impl<'a> Exchange<'a> {
         Ok(())
     }
 
+    /// Refuses an order that is forced on a card that cannot do so.
+    fn check_order(&mut self, own: &Context, command: &qp::Init2RtrQp) -> Result<(), i32> {
+        if command.qpc.dp_ordering_force && capability(own, "dp_ordering_force") == 0 {
+            return Err(self.refuse(CommandStatus::BadParam as u8, LIE));
+        }
+        Ok(())
+    }
+
+    /// Lets the answer to QUERY_QP say that reads and writes pass each other, as that of a card
+    /// with adaptive routing does unless the QP has forced its order.
+    fn show_order(&mut self) {
+        if self.opcode() != Some(Opcode::QueryQp) || lies().number("port", "adaptive-routing").is_none_or(|on| on == 0)
+        {
+            return;
+        }
+        // `dp_ordering_0` and `dp_ordering_force`: bits 0x26 and 0x27 of a context that begins at
+        // bit 0xc0 of the answer (UCX, ib_mlx5_ifc.h: `uct_ib_mlx5_qpc_bits`).
+        if let Some(byte) = self.output.get_mut((0xc0 + 0x20) / 8) {
+            *byte |= if *byte & 0x01 == 0 { 0x02 } else { 0 };
+        }
+    }
+
     /// What the software HCA is given for what the program said.
     fn translate(&mut self, own: &Context) -> Result<Vec<u8>, i32> {
         let mut input = self.input.to_vec();
@@ -394,6 +416,7 @@ impl<'a> Exchange<'a> {
             Some(Opcode::Init2RtrQp) => {
                 let mut command = qp::Init2RtrQp::decode(self.input).map_err(|_| self.refuse(3, LIE))?;
                 self.take_bond_port(own, &mut command)?;
+                self.check_order(own, &command)?;
                 if let Some(port) = own.infiniband {
                     let receiver = port.follow(&command.qpc.primary_address_path);
                     let receiver = receiver.map_err(|status| self.refuse(status as u8, LIE))?;
@@ -520,6 +543,9 @@ fn execute(
         }
         answered(done)
     });
+    if done.is_ok() {
+        exchange.show_order();
+    }
     done.err().map_or(0, |errno| exchange.by_kernel(errno))
 }
 
@@ -599,7 +625,7 @@ pub extern "C" fn mlx5dv_devx_general_cmd(
 
 /// Capabilities that lies may change: set, name, bit offset in the answer, width (Linux,
 /// mlx5_ifc.h: `cmd_hca_cap`, `atomic_caps`, 0x80 bits into `query_hca_cap_out`).
-const CAPABILITIES: [(u16, &str, usize, usize); 12] = [
+const CAPABILITIES: [(u16, &str, usize, usize); 13] = [
     (GENERAL_CURRENT, "log_max_qp_sz", 0x80 + 0x88, 8),
     (GENERAL_CURRENT, "log_max_ra_req_qp", 0x80 + 0x14a, 6),
     (GENERAL_CURRENT, "log_max_ra_res_qp", 0x80 + 0x15a, 6),
@@ -609,6 +635,7 @@ const CAPABILITIES: [(u16, &str, usize, usize); 12] = [
     (GENERAL_CURRENT, "init2_lag_tx_port_affinity", 0x80 + 0x1f8, 1),
     (GENERAL_CURRENT, "num_lag_ports", 0x80 + 0x27c, 4),
     (GENERAL_CURRENT, "sq_ts_format", 0x80 + 0x440, 2),
+    (GENERAL_2_CURRENT, "dp_ordering_force", 0x80 + 0x88, 1),
     (ROCE_CURRENT, "qp_ts_format", 0x80 + 0x1e, 2),
     (ATOMIC_CURRENT, "atomic_req_8b_endianness_mode", 0x80 + 0x40, 2),
     (ATOMIC_CURRENT, "atomic_operations", 0x80 + 0x90, 16),
@@ -617,9 +644,9 @@ const CAPABILITIES: [(u16, &str, usize, usize); 12] = [
 /// What the software HCA, which is on Ethernet, says otherwise than a card on InfiniBand.
 const OF_INFINIBAND: [(&str, u64); 2] = [("port_type", 0), ("roce", 0)];
 
-/// What it says otherwise than a card whose clock knows real time alone, which is the strictest
-/// kind (Linux, mlx5_ifc.h: `MLX5_TIMESTAMP_FORMAT_CAP_REAL_TIME`).
-const OF_CARDS: [(&str, u64); 2] = [("sq_ts_format", 1), ("qp_ts_format", 1)];
+/// What a card says: its clock knows real time alone, which is the strictest kind (Linux,
+/// mlx5_ifc.h: `MLX5_TIMESTAMP_FORMAT_CAP_REAL_TIME`), and QPs may force their order.
+const OF_CARDS: [(&str, u64); 3] = [("sq_ts_format", 1), ("qp_ts_format", 1), ("dp_ordering_force", 1)];
 
 /// What a context says in the place of the software HCA, later items before earlier ones.
 fn said(own: &Context) -> impl Iterator<Item = (&str, u64)> {

@@ -10,7 +10,7 @@
 //! | `status:COMMAND=S@K` | only the K-th time |
 //! | `status:any=S@K` | the K-th command of all is refused so |
 //! | `errno:any=N@K` | the K-th call of all that can fail fails so |
-//! | `cap:FIELD=V` | a capability has that value; `qp_ts_format` is 1 (real time only) without |
+//! | `cap:FIELD=V` | a capability has that value; `qp_ts_format` is 1 (real time only) without, `dp_ordering_force` 1 |
 //! | `vanish:command=1@K` | with the K-th command the card is gone |
 //! | `vanish:wqe=K` | with the K-th work request the card is gone |
 //! | `wqe:error=S@K` | on the first queue pair, the first work request at block K or later fails with syndrome S |
@@ -21,6 +21,7 @@
 //! | `port:lmc=N` | each port has 2^N LIDs |
 //! | `port:grh=1` | packets need a global route header |
 //! | `port:sl=N` | only packets of that service level are forwarded |
+//! | `port:adaptive-routing=1` | queue pairs that do not force their order say that reads and writes pass each other |
 //! | `port:lid=N` | ports say that this is their LID |
 //! | `port:bond=0` | ports that can be bonded (`cap:num_lag_ports=N`) are not |
 //! | `device:none=1` | there is no device |

@@ -51,6 +51,7 @@ impl Engine {
             caps::GENERAL_2_CURRENT => {
                 let offered = self.has_qps_without_record();
                 let caps = caps::GeneralCaps2 {
+                    dp_ordering_force: true,
                     send_dbr_mode_no_dbr_ext: offered,
                     log_max_send_dbr_less_qp_sq: if offered { LOG_MAX_WITHOUT_RECORD } else { 0 },
                 };

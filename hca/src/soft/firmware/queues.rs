@@ -226,6 +226,11 @@ impl Engine {
             let detail = format!("qpc.log_rra_max {} is above log_max_ra_res_qp {LOG_MAX_RA}", new.log_rra_max);
             return refuse(CommandStatus::Limit, QPC + 0x488, detail);
         }
+        if !new.is_in_order() {
+            let detail = "qpc.dp_ordering_0 and dp_ordering_1 must be 0: no QP places data out of order";
+            let bit = if new.dp_ordering_0 { 0x26 } else { 0x49c };
+            return refuse(CommandStatus::BadParam, QPC + bit, detail);
+        }
         if path.src_addr_index != GID_INDEX {
             let detail = format!("src_addr_index {}: the only GID has index {GID_INDEX}", path.src_addr_index);
             return refuse(CommandStatus::BadIndex, PATH + 0x48, detail);
@@ -275,6 +280,7 @@ impl Engine {
         context.log_msg_max = new.log_msg_max;
         context.remote_qpn = new.remote_qpn;
         context.log_rra_max = new.log_rra_max;
+        context.dp_ordering_force = new.dp_ordering_force;
         context.min_rnr_nak = new.min_rnr_nak;
         context.next_rcv_psn = new.next_rcv_psn;
         let kept = context.primary_address_path;
