@@ -258,6 +258,8 @@ impl OpenCard {
         let sizes = ATOMIC_SIZE_4 | ATOMIC_SIZE_8;
         let missing = if !general.rc {
             Some("it has no RC transport; use another card, or OXSHMEM_HCA=soft")
+        } else if !general.atomic {
+            Some("it has no atomics; use another card, or OXSHMEM_HCA=soft")
         } else if atomic.atomic_req_8b_endianness_mode != 1 {
             Some(
                 "it keeps 8-byte atomics big-endian in memory; its driver sets the host's byte order if the firmware allows it: update the \

@@ -122,6 +122,11 @@ fn open_port(config: &Config, bootstrap: &Bootstrap, nodes: &Nodes, device: &dyn
         Choice::Given(index) => Some(index),
     };
     let port = Port::query(&Context::open(&card.device)?, card.port.unwrap_or(1), gid_index, pkey_index(config))?;
+    if port.context.limits().atomicity == Atomicity::None {
+        let what = "has no atomics (ibv_devinfo -v: ATOMIC_NONE), which locks and the atomics of programs need; name a device that has them \
+                    (OXSHMEM_HCA=verbs:DEVICE), or use OXSHMEM_HCA=soft";
+        return Err(VerbsError::Unsupported { device: card.device, what: what.to_owned() }.into());
+    }
     tracing::info!(pe = bootstrap.rank(), device = card.device, port = port.info.number, gid = %port.info.gid, "opened an RDMA device");
     Ok((port, distance))
 }

@@ -191,6 +191,9 @@ fn packets_that_get_lost_on_infiniband_are_reported() {
 #[test]
 fn cards_that_lack_something_are_named() {
     fails(&told("cap:rc=0"), "HCA mlx5_0: it has no RC transport; use another card");
+    fails(&told("cap:atomic=0"), "HCA mlx5_0: it has no atomics; use another card");
+    let verbs = job("hca_report", Transport::Ibrc, 2).env("OXSHMEM_HCA", "verbs:mlx5_0");
+    fails(&verbs.env("RDMA_STAND_IN", "device:atomics=0"), "mlx5_0 has no atomics (ibv_devinfo -v: ATOMIC_NONE)");
     fails(&told("cap:atomic_req_8b_endianness_mode=0"), "HCA mlx5_0: it keeps 8-byte atomics big-endian in memory");
     fails(
         &told("cap:log_max_qp_sz=7").env("OXSHMEM_QP_DEPTH", "256"),

@@ -4,11 +4,15 @@ use crate::error::Result;
 use crate::prm::{Command, caps, qpc};
 use crate::provider::Provider;
 
-/// Reads the general and the atomic capabilities.
+/// Reads the general and the atomic capabilities; of a card without atomics, none of the latter are
+/// there.
 pub fn query_caps(provider: &dyn Provider) -> Result<(caps::GeneralCaps, caps::AtomicCaps)> {
     let mut output = vec![0; caps::QueryHcaCap::OUT_LEN];
     provider.general_cmd(&caps::QueryHcaCap { op_mod: caps::GENERAL_CURRENT }.encode(), &mut output)?;
     let general = caps::QueryHcaCap::decode_output(&output).caps;
+    if !general.atomic {
+        return Ok((general, caps::AtomicCaps::default()));
+    }
     provider.general_cmd(&caps::QueryHcaCap { op_mod: caps::ATOMIC_CURRENT }.encode(), &mut output)?;
     Ok((general, caps::AtomicCapsOut::decode(&output).caps))
 }

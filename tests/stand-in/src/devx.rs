@@ -625,12 +625,13 @@ pub extern "C" fn mlx5dv_devx_general_cmd(
 
 /// Capabilities that lies may change: set, name, bit offset in the answer, width (Linux,
 /// mlx5_ifc.h: `cmd_hca_cap`, `atomic_caps`, 0x80 bits into `query_hca_cap_out`).
-const CAPABILITIES: [(u16, &str, usize, usize); 13] = [
+const CAPABILITIES: [(u16, &str, usize, usize); 14] = [
     (GENERAL_CURRENT, "log_max_qp_sz", 0x80 + 0x88, 8),
     (GENERAL_CURRENT, "log_max_ra_req_qp", 0x80 + 0x14a, 6),
     (GENERAL_CURRENT, "log_max_ra_res_qp", 0x80 + 0x15a, 6),
     (GENERAL_CURRENT, "port_type", 0x80 + 0x1b6, 2),
     (GENERAL_CURRENT, "roce", 0x80 + 0x21d, 1),
+    (GENERAL_CURRENT, "atomic", 0x80 + 0x21e, 1),
     (GENERAL_CURRENT, "rc", 0x80 + 0x23f, 1),
     (GENERAL_CURRENT, "init2_lag_tx_port_affinity", 0x80 + 0x1f8, 1),
     (GENERAL_CURRENT, "num_lag_ports", 0x80 + 0x27c, 4),
