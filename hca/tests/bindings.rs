@@ -42,6 +42,7 @@ const VERBS: Binding = Binding {
         "ibv_destroy_cq",
         "ibv_destroy_qp",
         "ibv_event_type_str",
+        "ibv_fork_init",
         "ibv_free_device_list",
         "ibv_get_async_event",
         "ibv_get_device_list",

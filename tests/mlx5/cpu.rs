@@ -61,6 +61,17 @@ fn libraries_that_are_too_old_are_named() {
 }
 
 #[test]
+fn memory_is_kept_across_forks_where_the_library_can_do_so() {
+    let said = |job: Job| transcript(&job.env("OXSHMEM_LOG", "oxshmem_hca=debug").passes());
+    let refused = "a program that forks may lose what cards write (ibv_fork_init)";
+    assert!(said(told("errno:ibv_fork_init=22")).contains(refused));
+    assert!(!said(told("")).contains(refused));
+    // A library without the function does as well.
+    let path = library_path(&libraries(&["ibv_fork_init"]));
+    assert!(!said(told("").env("LD_LIBRARY_PATH", path)).contains(refused));
+}
+
+#[test]
 fn a_library_that_cannot_be_loaded_is_named() {
     let folder = folder().join("no-stand-in");
     let written =

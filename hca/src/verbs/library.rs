@@ -27,6 +27,25 @@ pub(crate) fn reason(error: &libloading::Error) -> String {
     error.source().map_or_else(|| error.to_string(), ToString::to_string)
 }
 
+/// Has the library keep registered memory with this process when the program forks, also by
+/// `system` or `popen`: kernels before 5.12 give the pages that a card knows to whoever writes
+/// first. On newer ones the library finds that there is nothing to do. It is too late once memory is
+/// registered.
+fn keep_across_fork(functions: &Ibverbs) {
+    if functions.ibv_fork_init.is_err() {
+        return;
+    }
+    // SAFETY: it takes nothing, and may be called at any time.
+    match unsafe { functions.ibv_fork_init() } {
+        0 => {}
+        // Another library of the process has registered memory before, for one.
+        errno => {
+            let error = std::io::Error::from_raw_os_error(errno.abs());
+            tracing::debug!(%error, "a program that forks may lose what cards write (ibv_fork_init)");
+        }
+    }
+}
+
 impl Library {
     /// Returns the library, with every function that [`functions`](Self::functions) callers use
     /// without asking.
@@ -34,7 +53,9 @@ impl Library {
         static LIBRARY: OnceLock<std::result::Result<Library, String>> = OnceLock::new();
         let loaded = LIBRARY.get_or_init(|| {
             // SAFETY: the library's constructors do nothing but set up the library.
-            unsafe { Ibverbs::new(NAME) }.map(|functions| Self { functions }).map_err(|error| reason(&error))
+            let functions = unsafe { Ibverbs::new(NAME) }.map_err(|error| reason(&error))?;
+            keep_across_fork(&functions);
+            Ok(Self { functions })
         });
         let library = loaded.as_ref().map_err(|reason| VerbsError::NoLibrary { reason: reason.clone() })?;
         let all = &library.functions;

@@ -16,6 +16,13 @@ use crate::{mapping, state};
 
 const _: () = assert!(EVENT_QUEUE != 0, "a number that is left out must not be right");
 
+/// Keeps registered memory across forks, unless a lie says otherwise. It is not one of the calls
+/// that can fail (`errno:any`), since programs go on without it.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_fork_init() -> c_int {
+    lies().occurs("errno", "ibv_fork_init").and_then(|errno| c_int::try_from(errno).ok()).unwrap_or(0)
+}
+
 /// A null-terminated list of the devices, which the caller frees.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ib::ibv_device {

@@ -3004,6 +3004,10 @@ pub struct Ibverbs {
         unsafe extern "C" fn(ah: *mut ibv_ah) -> ::core::ffi::c_int,
         ::libloading::Error,
     >,
+    pub ibv_fork_init: Result<
+        unsafe extern "C" fn() -> ::core::ffi::c_int,
+        ::libloading::Error,
+    >,
     pub ibv_event_type_str: Result<
         unsafe extern "C" fn(event: ibv_event_type) -> *const ::core::ffi::c_char,
         ::libloading::Error,
@@ -3059,6 +3063,7 @@ impl Ibverbs {
         let ibv_destroy_qp = __library.get(b"ibv_destroy_qp\0").map(|sym| *sym);
         let ibv_create_ah = __library.get(b"ibv_create_ah\0").map(|sym| *sym);
         let ibv_destroy_ah = __library.get(b"ibv_destroy_ah\0").map(|sym| *sym);
+        let ibv_fork_init = __library.get(b"ibv_fork_init\0").map(|sym| *sym);
         let ibv_event_type_str = __library.get(b"ibv_event_type_str\0").map(|sym| *sym);
         Ok(Ibverbs {
             __library,
@@ -3088,6 +3093,7 @@ impl Ibverbs {
             ibv_destroy_qp,
             ibv_create_ah,
             ibv_destroy_ah,
+            ibv_fork_init,
             ibv_event_type_str,
         })
     }
@@ -3308,6 +3314,9 @@ impl Ibverbs {
     }
     pub unsafe fn ibv_destroy_ah(&self, ah: *mut ibv_ah) -> ::core::ffi::c_int {
         (self.ibv_destroy_ah.as_ref().expect("Expected function, got error."))(ah)
+    }
+    pub unsafe fn ibv_fork_init(&self) -> ::core::ffi::c_int {
+        (self.ibv_fork_init.as_ref().expect("Expected function, got error."))()
     }
     pub unsafe fn ibv_event_type_str(
         &self,
