@@ -3,6 +3,7 @@
 
 use crate::error::{Error, Result};
 use crate::port::{Gid, LinkLayer, Mtu};
+use std::time::Duration;
 
 /// How a queue pair is connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +33,9 @@ pub struct QpAttributes {
     pub log_max_rd_atomic: u8,
     /// First packet sequence number, the same at both ends, 24 bits.
     pub first_psn: u32,
+    /// How long the kernel is asked again for the hardware address of a peer on Ethernet that does
+    /// not answer; zero: it is asked once.
+    pub patience: Duration,
     /// A number of the QP; QPs with numbers that follow each other leave by the ports of a bond in
     /// turn.
     pub spread: u32,
@@ -53,6 +57,7 @@ impl Default for QpAttributes {
             min_rnr_timer: 12,
             log_max_rd_atomic: 4,
             first_psn: 0,
+            patience: Duration::ZERO,
             spread: 0,
         }
     }

@@ -29,6 +29,7 @@ pub mod objects;
 pub mod port;
 pub mod prm;
 pub mod provider;
+mod resolving;
 pub mod route;
 pub mod soft;
 #[cfg(any(test, feature = "testing"))]

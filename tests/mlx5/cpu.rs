@@ -581,9 +581,12 @@ fn a_platform_that_orders_no_writes_is_not_one_to_run_on() {
 #[test]
 fn errors_of_address_resolution_are_named() {
     for (errno, text) in [("110", "Connection timed out"), ("113", "No route to host")] {
-        fails(&told(&format!("errno:ibv_create_ah={errno}")), text);
-        fails(&told(&format!("errno:ibv_create_ah={errno}")), "does not reach 2001:db8::");
+        let job = || told(&format!("errno:ibv_create_ah={errno}")).env("OXSHMEM_BOOTSTRAP_TIMEOUT", "10s");
+        fails(&job(), text);
+        fails(&job(), "does not reach 2001:db8::");
     }
+    // One answer that gets lost is not missed.
+    told("errno:ibv_create_ah=110@1").passes();
 }
 
 /// Two PEs with the cards that a mapping gives them, of two.
@@ -680,11 +683,6 @@ fn there_are_second_choices_for_doorbell_pages() {
         &told(&none),
         "mlx5_0 has no page of doorbell registers to give: doorbell page, not cached, of its own: Operation not",
     );
-}
-
-#[test]
-fn peers_that_do_not_answer_are_named() {
-    fails(&told("errno:ibv_create_ah=110"), "mlx5_0 port 1 does not reach 2001:db8::");
 }
 
 #[test]

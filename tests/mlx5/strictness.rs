@@ -59,7 +59,7 @@ const ROWS: [Row; 10] = [
     Row {
         numbers: &[13],
         lies: "errno:ibv_create_ah=110",
-        variables: &[],
+        variables: &[("OXSHMEM_BOOTSTRAP_TIMEOUT", "10s")],
         end: End::Fail("does not reach 2001:db8::"),
     },
 ];

@@ -22,6 +22,7 @@ use crate::prm::{self, Command, CommandStatus, Opcode, caps, counter, dump, lag,
 use crate::provider::{
     Access, Attempt, Counters, HcaInfo, MemoryKey, ObjectHandle, Provider, QpFailure, Rung, UarPage, UmemSource,
 };
+use crate::resolving::until_resolved;
 use crate::route::{Route, route};
 use crate::verbs::context::DeviceList;
 use crate::verbs::path;
@@ -596,7 +597,8 @@ impl Provider for Mlx5Hca {
             return Ok(mac);
         }
         let route = route(&self.info.device, &self.info.port, peer)?;
-        let mac = self.resolve(route, peer, attributes).map_err(|source| {
+        let ask = || self.resolve(route, peer, attributes);
+        let mac = until_resolved(attributes.patience, ask, |source| Some(source)).map_err(|source| {
             if let Some(dead) = self.dead_by(&source) {
                 return dead;
             }

@@ -188,6 +188,14 @@ impl VerbsError {
         Self::Call { call, device: device.to_owned(), source, hint: String::new() }
     }
 
+    /// Returns what the system says of a call that failed.
+    pub(super) fn of_call(&self) -> Option<&io::Error> {
+        match self {
+            Self::Call { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+
     /// Adds what to do about it.
     pub(super) fn hint(mut self, text: impl Into<String>) -> Self {
         if let Self::Call { hint, .. } = &mut self {

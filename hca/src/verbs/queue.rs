@@ -14,6 +14,7 @@ use super::work::SendChain;
 use crate::address::{QpAddress, QpAttributes};
 use crate::port::LinkLayer;
 use crate::provider::Access;
+use crate::resolving::until_resolved;
 use crate::route::route;
 use crate::route::udp_source_port;
 use oxshmem_system::words::const32;
@@ -263,17 +264,15 @@ impl QueuePair {
             ah_attr: path::address(info, route, peer, attributes, label),
             ..zero
         };
-        self.modify(
-            ready_to_receive,
-            sys::IBV_QP_STATE
-                | sys::IBV_QP_AV
-                | sys::IBV_QP_PATH_MTU
-                | sys::IBV_QP_DEST_QPN
-                | sys::IBV_QP_RQ_PSN
-                | sys::IBV_QP_MAX_DEST_RD_ATOMIC
-                | sys::IBV_QP_MIN_RNR_TIMER,
-        )
-        .map_err(|error| {
+        let fields = sys::IBV_QP_STATE
+            | sys::IBV_QP_AV
+            | sys::IBV_QP_PATH_MTU
+            | sys::IBV_QP_DEST_QPN
+            | sys::IBV_QP_RQ_PSN
+            | sys::IBV_QP_MAX_DEST_RD_ATOMIC
+            | sys::IBV_QP_MIN_RNR_TIMER;
+        // The kernel resolves the address before it asks the device, whose queue pair stays as it is.
+        until_resolved(attributes.patience, || self.modify(ready_to_receive, fields), VerbsError::of_call).map_err(|error| {
             error.hint(format!(
                 "the peer at {} (LID {}) is to be reached from GID index {} ({}); is there a route, and does its address answer?",
                 peer.gid, peer.lid, info.gid_index, info.gid
