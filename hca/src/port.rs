@@ -25,6 +25,11 @@ impl Gid {
         (prefix >> 32 == 0xfec0_0000 && flid != 0).then_some(flid)
     }
 
+    /// Returns the IPv4 address that it stands for on Ethernet, if it is one.
+    pub fn ipv4(self) -> Option<std::net::Ipv4Addr> {
+        std::net::Ipv6Addr::from(self.0).to_ipv4_mapped()
+    }
+
     /// Returns the GID with these halves.
     pub fn from_halves(hi: u64, lo: u64) -> Self {
         Self((u128::from(hi) << 64 | u128::from(lo)).to_be_bytes())

@@ -36,6 +36,22 @@ pub enum RouteError {
         /// Network there.
         there: &'static str,
     },
+    /// Addresses of different families on Ethernet, between which the kernel finds no way.
+    #[error(
+        "{device} port {port} has the {} address {here}, the peer's port the {} address {there}: packets go between addresses of one family; give \
+         the ports of all PEs one of the same family, or name entries of the GID table that have one (OXSHMEM_IB_GID_INDEX)",
+        family(*here), family(*there)
+    )]
+    Families {
+        /// The device.
+        device: String,
+        /// The port.
+        port: u8,
+        /// GID here.
+        here: Gid,
+        /// GID there.
+        there: Gid,
+    },
     /// InfiniBand subnets that no router joins, as far as can be told.
     #[error(
         "{device} port {port} ({here}) and the peer's port ({there}) are on different InfiniBand subnets, and the peer's GID has no FLID, by which \
@@ -77,6 +93,11 @@ impl From<RouteError> for crate::error::Error {
     }
 }
 
+/// Returns the family of the address that a GID on Ethernet is.
+fn family(gid: Gid) -> &'static str {
+    if gid.ipv4().is_some() { "IPv4" } else { "IPv6" }
+}
+
 /// Returns what tells the subnet of a GID: its upper half, less the FLID.
 fn subnet(gid: Gid) -> u64 {
     gid.halves().0 & if gid.flid().is_some() { !0xffff_0000 } else { u64::MAX }
@@ -108,6 +129,9 @@ pub(crate) fn route(device: &str, own: &PortInfo, peer: &QpAddress) -> Result<Ro
         return Err(RouteError::Partitions { device: device(), port, here: own.pkey, there: peer.pkey, fault });
     }
     if own.link_layer == LinkLayer::Ethernet {
+        if own.gid.ipv4().is_some() != peer.gid.ipv4().is_some() {
+            return Err(RouteError::Families { device: device(), port, here: own.gid, there: peer.gid });
+        }
         return Ok(Route { dlid: 0, global: true });
     }
     if subnet(own.gid) != subnet(peer.gid) {
@@ -130,6 +154,7 @@ pub(crate) fn udp_source_port(qpn: u32, peer: u32) -> u16 {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 pub(crate) mod tests {
     use super::*;
     use crate::port::Mtu;
@@ -192,6 +217,25 @@ pub(crate) mod tests {
         let refused = route("x", &own, &peer(LinkLayer::InfiniBand, LOCAL)).map_err(|error| error.to_string());
         let text = "x port 2 is on Ethernet (RoCE), the peer's port on InfiniBand: ";
         assert!(refused.as_ref().is_err_and(|error| error.starts_with(text)), "{refused:?}");
+    }
+
+    #[test]
+    fn addresses_of_two_families_do_not_reach_each_other() {
+        let between = |here: &str, there: &str| {
+            let own = PortInfo { gid: here.parse().unwrap(), ..port(LinkLayer::Ethernet) };
+            let peer = QpAddress { gid: there.parse().unwrap(), ..peer(LinkLayer::Ethernet, LOCAL) };
+            route("mlx5_1", &own, &peer).map_err(|error| error.to_string())
+        };
+        let (ipv4, ipv6) = ("::ffff:10.0.0.1", "2001:db8::1");
+        for same in [ipv4, ipv6] {
+            assert_eq!(between(same, same), Ok(Route { dlid: 0, global: true }));
+        }
+        let text =
+            "mlx5_1 port 2 has the IPv4 address ::ffff:10.0.0.1, the peer's port the IPv6 address 2001:db8::1: packets";
+        let refused = between(ipv4, ipv6);
+        assert!(refused.as_ref().is_err_and(|error| error.starts_with(text)), "{refused:?}");
+        let refused = between(ipv6, ipv4);
+        assert!(refused.as_ref().is_err_and(|error| error.contains("(OXSHMEM_IB_GID_INDEX)")), "{refused:?}");
     }
 
     #[test]

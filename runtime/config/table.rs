@@ -344,8 +344,8 @@ variables! {
     /// Stack size of one GPU thread on the `cpu` device, rounded up to pages.
     "OXSHMEM_CPU_STACK" copy cpu_stack: ByteSize = ByteSize(64 * KIB), Limits::Range(16 * KIB, 64 * MIB);
     /// Entry of the port's GID table (PRM `ads.src_addr_index`, 8 bits); `auto` takes the first
-    /// RoCE v2 entry with an IPv4 or global address, on InfiniBand the first with an FLID, or else
-    /// entry 0.
+    /// RoCE v2 entry with an IPv4 address, or else with a global IPv6 one, on InfiniBand the first
+    /// with an FLID, or else entry 0.
     "OXSHMEM_IB_GID_INDEX" copy ib_gid_index: Choice = Choice::Auto, Limits::Range(0, 255);
     /// Entry of the port's partition key table (PRM `ads.pkey_index`, 16 bits).
     "OXSHMEM_IB_PKEY_INDEX" copy ib_pkey_index: u32 = 0, Limits::Range(0, 65535);

@@ -284,8 +284,8 @@ struct GidEntry {
 
 impl Port {
     /// Looks at a port, at entry `pkey_index` of its partition key table, and at its GID table:
-    /// entry `gid_index`, or without one the first RoCE v2 entry with an IPv4 or global address, on
-    /// InfiniBand the first with an FLID, else the first.
+    /// entry `gid_index`, or without one the first RoCE v2 entry with an IPv4 address, else with a
+    /// global one, on InfiniBand the first with an FLID, else the first.
     ///
     /// # Errors
     /// A port that does not exist, is not active or has no LID; an entry that cannot be used.
@@ -354,7 +354,8 @@ fn choose_gid(context: &Context, port: u8, link_layer: LinkLayer, table: u32, as
                 all.clone().find(routable).or_else(|| all.clone().find(|index| usable(*index)))
             }
             LinkLayer::Ethernet => {
-                all.clone().find(|index| usable(*index) && entry(*index).is_some_and(|entry| is_routable(entry.gid)))
+                let ranked = |index| Some((rank(entry(index)?.gid)?, index));
+                all.clone().filter(|index| usable(*index)).filter_map(ranked).min().map(|(_, index)| index)
             }
         };
         return chosen
@@ -436,10 +437,18 @@ fn query_gid(context: &Context, port: u8, index: u32) -> Option<GidEntry> {
     (status == 0 && gid != Gid::default()).then_some(GidEntry { gid, kind: entry.gid_type })
 }
 
-/// Returns whether a RoCE address is more than link-local, so that a peer on another subnet can
-/// answer it.
-fn is_routable(gid: Gid) -> bool {
-    !std::net::Ipv6Addr::from(gid.0).is_unicast_link_local()
+/// Returns how good a RoCE address is, 0 being the best; nothing for one that is not taken unless it
+/// is asked for, since peers on other subnets cannot answer it. Entries stand in the order in which
+/// addresses were added, so the family decides: of ports with both all PEs have to take the same,
+/// and IPv4 is what other libraries take too. An IPv4 address that a host has given itself
+/// (169.254/16) comes last.
+fn rank(gid: Gid) -> Option<u8> {
+    match gid.ipv4() {
+        Some(address) if address.is_link_local() => Some(2),
+        Some(_) => Some(0),
+        None if std::net::Ipv6Addr::from(gid.0).is_unicast_link_local() => None,
+        None => Some(1),
+    }
 }
 
 #[cfg(test)]
@@ -447,9 +456,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn link_local_addresses_are_not_chosen() {
-        for (gid, routable) in [("fe80::1", false), ("::ffff:10.0.0.1", true), ("2001:db8::1", true)] {
-            assert_eq!(gid.parse().map(is_routable), Ok(routable), "{gid}");
+    fn ipv4_addresses_are_chosen_before_others_and_link_local_ones_last_or_never() {
+        let ranks = [
+            ("fe80::1", None),
+            ("::ffff:10.0.0.1", Some(0)),
+            ("2001:db8::1", Some(1)),
+            ("fd00::1", Some(1)),
+            ("::ffff:169.254.3.4", Some(2)),
+        ];
+        for (gid, expected) in ranks {
+            assert_eq!(gid.parse().map(rank), Ok(expected), "{gid}");
         }
     }
 }
