@@ -145,28 +145,60 @@ impl KeyTables {
         added: Range<usize>,
     ) -> Result<()> {
         let targets = self.cards.1;
+        let (first, count) = (added.start as u64, added.len());
         // By chunk, and for each of them by card that peers send to.
         let mut rkeys = Vec::new();
-        for index in added.clone() {
+        let mut by_card: Vec<Vec<u32>> = Vec::new();
+        for index in added {
             let keys = network.register(slab.device(), heap, index)?;
-            for (card, keys) in (0u64..).zip(&keys) {
-                slab.write(self.local, card * self.max_chunks + index as u64, &keys.lkey.to_be())?;
-            }
+            by_card.resize(keys.len().max(by_card.len()), Vec::new());
+            by_card.iter_mut().zip(&keys).for_each(|(row, keys)| row.push(keys.lkey.to_be()));
             rkeys.extend(keys.iter().take(targets as usize).flat_map(|keys| keys.rkey.to_be_bytes()));
         }
+        // A copy for each row: memory of a GPU takes some microseconds for one, whatever its length.
+        for (card, keys) in (0u64..).zip(&by_card) {
+            slab.write_from(self.local, card * self.max_chunks + first, keys)?;
+        }
         for (pe, theirs) in bootstrap.allgather("keys of the heap", &rkeys)?.iter().enumerate() {
-            let mut by_card = vec![Vec::new(); targets as usize];
-            let mut keys = theirs.as_chunks::<4>().0.iter();
-            for index in added.clone() {
-                for ((target, prepared), key) in (0..targets).zip(&mut by_card).zip(&mut keys) {
-                    for row in self.remote_rows(network.rails(), pe, target) {
-                        slab.write(self.remote, row + index as u64, &u32::from_ne_bytes(*key))?;
-                    }
-                    prepared.push(u32::from_be_bytes(*key));
+            let mut prepared = Vec::new();
+            for (target, keys) in (0..targets).zip(of_cards(theirs, targets, count)) {
+                for row in self.remote_rows(network.rails(), pe, target) {
+                    slab.write_from(self.remote, row + first, &keys)?;
                 }
+                prepared.push(keys.into_iter().map(u32::from_be).collect());
             }
-            network.prepare(count32(pe), &by_card)?;
+            network.prepare(count32(pe), &prepared)?;
         }
         Ok(())
+    }
+}
+
+/// Returns the keys of `chunks` chunks by card that peers send to, as the tables have them
+/// (big-endian), of what a PE has told: by chunk, and for each of them by card.
+fn of_cards(told: &[u8], targets: u32, chunks: usize) -> Vec<Vec<u32>> {
+    let keys = told.as_chunks::<4>().0;
+    let of_card = |target: usize| {
+        let of_card = keys.iter().skip(target).step_by((targets as usize).max(1));
+        of_card.take(chunks).map(|key| u32::from_ne_bytes(*key)).collect()
+    };
+    (0..targets as usize).map(of_card).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_told_by_chunk_and_written_by_card() {
+        let told: Vec<u8> = [11u32, 21, 12, 22, 13, 23].iter().flat_map(|key| key.to_be_bytes()).collect();
+        let rows = |targets, chunks| -> Vec<Vec<u32>> {
+            let rows = of_cards(&told, targets, chunks);
+            rows.into_iter().map(|row| row.into_iter().map(u32::from_be).collect()).collect()
+        };
+        assert_eq!(rows(2, 3), [[11, 12, 13], [21, 22, 23]]);
+        assert_eq!(rows(1, 6), [[11, 21, 12, 22, 13, 23]]);
+        // No more than the chunks, whatever was told.
+        assert_eq!(rows(2, 2), [[11, 12], [21, 22]]);
+        assert_eq!(rows(2, 9), [[11, 12, 13], [21, 22, 23]]);
     }
 }
