@@ -294,9 +294,10 @@ variables! {
     "OXSHMEM_ATOMICS" copy atomics: Atomics = Atomics::Auto, Limits::None;
     /// In which way GPU memory is registered with a ConnectX card first; the other ways follow if
     /// it fails. `dmabuf` and `auto`: as dma-buf with the addresses that the driver prefers.
-    /// `dmabuf-pcie`: as dma-buf with addresses of the PCIe BAR, for cards with a PCIe connection
-    /// of their own to the GPU. `peermem`: by address, through the module nvidia_peermem, which
-    /// maps pages of 2M where kernels before about 6.17 map dma-bufs in pages of 4K.
+    /// `dmabuf-pcie`: as dma-buf with addresses of the PCIe BAR, for GPUs that have another way to
+    /// the CPU too (GH200, GB200); a card's PCIe connection of its own to the GPU ("data direct")
+    /// is not used. `peermem`: by address, through the module nvidia_peermem, which maps pages of
+    /// 2M where kernels before about 6.17 map dma-bufs in pages of 4K.
     "OXSHMEM_GPU_REGISTRATION" copy gpu_registration: Registration = Registration::Auto, Limits::None;
     /// How many descriptors fit the ring between device code and the CPU proxy (`ibrc`).
     "OXSHMEM_PROXY_RING" copy proxy_ring: u32 = 4096, Limits::PowerOfTwo(64, 65536);
