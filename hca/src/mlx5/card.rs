@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::error::{Mlx5Error, remedy};
 use super::events::{Death, Events};
 use super::library::Library;
-use super::memory::{Given, Ladder, Registration};
+use super::memory::{Given, Ladder, Registration, UMEM};
 use super::record::Record;
 use crate::address::{QpAddress, QpAttributes};
 use crate::error::{Error, Result};
@@ -205,7 +205,7 @@ impl Mlx5Hca {
             library,
             record,
             regions: Ladder::new("memory region", options.registration),
-            umems: Ladder::new("umem", options.registration),
+            umems: Ladder::new(UMEM, options.registration),
             death: Arc::default(),
             error_counter: None,
         };

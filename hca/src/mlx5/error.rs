@@ -56,7 +56,7 @@ pub enum Mlx5Error {
     /// Memory that can be registered in no way.
     #[error(
         "{bytes} bytes of {kind} memory cannot be registered with {device}: {reasons}; for GPU memory by dma-buf Linux 5.12 (queues: 6.1), \
-         rdma-core 43 and the open GPU kernel modules are needed, or else the module nvidia_peermem"
+         rdma-core 43 and the open GPU kernel modules are needed, or else the module nvidia_peermem{hint}"
     )]
     Registration {
         /// The device.
@@ -67,6 +67,8 @@ pub enum Mlx5Error {
         bytes: usize,
         /// Each way and why it failed.
         reasons: String,
+        /// What else the kernel may lack; begins with a separator.
+        hint: &'static str,
     },
     /// No doorbell register.
     #[error(

@@ -115,13 +115,34 @@ impl Ladder {
             }
         }
         let reasons = reasons.join("; ");
-        Err(Mlx5Error::Registration { device: device.to_owned(), kind, bytes: len, reasons })
+        let hint = of_large_pages(self.what, rustix::param::page_size());
+        Err(Mlx5Error::Registration { device: device.to_owned(), kind, bytes: len, reasons, hint })
     }
+}
+
+/// What memory of queues is registered as.
+pub(super) const UMEM: &str = "umem";
+
+/// Returns what a kernel with pages of `page_size` bytes may lack to register memory. Umems have
+/// pages of 4 KiB, of which kernels with larger ones took none before commit 4fbc3a52cd4d
+/// (`ib_umem_find_best_pgsz`).
+fn of_large_pages(what: &str, page_size: usize) -> &'static str {
+    if what != UMEM || page_size <= 4096 {
+        return "";
+    }
+    "; this kernel's pages are larger than 4 KiB, and memory of queues then needs Linux 6.7, or a stable or vendor's kernel with its \
+     \"RDMA/core: Fix umem iterator when PAGE_SIZE is greater then HCA pgsz\" (December 2023)"
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn large_pages_are_named_where_they_may_be_the_reason() {
+        assert!(of_large_pages(UMEM, 65536).contains("needs Linux 6.7"));
+        assert_eq!((of_large_pages(UMEM, 4096), of_large_pages("memory region", 65536)), ("", ""));
+    }
 
     #[test]
     fn the_way_that_is_asked_for_comes_first() {
