@@ -216,7 +216,12 @@ fn misuse_is_one_line_that_says_what_to_do() {
         ("heap-buffer", "nvshmemx_buffer_register: 4 bytes at 0x"),
         ("no-id", "nvshmemx_init_attr: the unique id is null; get one from nvshmemx_get_uniqueid"),
         ("mpi", "nvshmemx_init_attr: no MPI library is in this process"),
-        ("twice", "nvshmem_init: this process is PE 0 of 1 since nvshmem_init; call nvshmem_finalize"),
+        (
+            "other-pe",
+            "nvshmemx_init_attr: this process is PE 0 of 1 since nvshmem_init, and stays that: a later init only counts, so \
+             PE 3 of 8 is ignored; call nvshmem_finalize for each init",
+        ),
+        ("one-finalize-too-many", "nvshmem_finalize: there is no PE; call it once for each nvshmem_init"),
         ("freed", "nvshmem_int_p: "),
     ] {
         let text = complaint(&program, how);
@@ -233,7 +238,7 @@ fn both_libraries_in_one_process_are_refused() {
     std::fs::write(&source, "int nvshmemid_hostlib_init_attr(void) { return 0; }\n").unwrap();
     common::succeeds(Command::new("c++").args(["-shared", "-fPIC", "-xc", "-o"]).args([&library, &source]));
     let output =
-        Command::new(&program).arg("twice").env("OXSHMEM_DEVICE", "cpu").env("LD_PRELOAD", &library).output().unwrap();
+        Command::new(&program).arg("none").env("OXSHMEM_DEVICE", "cpu").env("LD_PRELOAD", &library).output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success(), "{text}");
     let said = format!("nvshmem_init: NVIDIA's NVSHMEM ({}) is in this process beside OxSHMEM's", library.display());

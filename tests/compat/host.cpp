@@ -211,6 +211,22 @@ void collectives() {
     nvshmem_free(source);
 }
 
+// Another part of the program joins and leaves as if it were alone; this one goes on.
+void second_part() {
+    nvshmem_init();
+    nvshmemx_init_attr_t attributes = NVSHMEMX_INIT_ATTR_INITIALIZER;
+    CHECK(nvshmemx_hostlib_init_attr(0, &attributes) == NVSHMEMX_SUCCESS);
+    CHECK(nvshmem_my_pe() == me && nvshmem_n_pes() == n);
+    auto *cell = static_cast<int *>(nvshmem_calloc(1, sizeof(int)));
+    nvshmemx_hostlib_finalize();
+    nvshmem_finalize();
+    CHECK(nvshmemx_init_status() == NVSHMEM_STATUS_IS_INITIALIZED);
+    nvshmem_int_p(cell, 80 + me, next);
+    nvshmem_barrier_all();
+    CHECK(nvshmem_int_g(cell, me) == 80 + previous);
+    nvshmem_free(cell);
+}
+
 int complaints = 0;
 
 // Calls without a status tell the handler, which may return.
@@ -243,6 +259,7 @@ int main() {
         queue_pairs();
         collectives();
         failures();
+        second_part();
         nvshmem_finalize();
     }
 }

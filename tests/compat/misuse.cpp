@@ -27,8 +27,20 @@ int main(int, char **arguments) {
     } else {
         nvshmem_init();
         auto *cell = static_cast<int *>(nvshmem_malloc(sizeof(int)));
-        if (std::strcmp(how, "twice") == 0) {
+        if (std::strcmp(how, "other-pe") == 0) {
+            // A part of the program that takes the job to be another one. The first part goes on.
+            nvshmemx_uniqueid_t id = NVSHMEMX_UNIQUEID_INITIALIZER;
+            nvshmemx_init_attr_t attributes = NVSHMEMX_INIT_ATTR_INITIALIZER;
+            nvshmemx_set_attr_uniqueid_args(3, 8, &id, &attributes);
+            CHECK(nvshmemx_init_attr(NVSHMEMX_INIT_WITH_UNIQUEID, &attributes) == NVSHMEMX_SUCCESS);
+            CHECK(nvshmem_my_pe() == 0 && nvshmem_n_pes() == 1);
+            return 1;
+        } else if (std::strcmp(how, "one-finalize-too-many") == 0) {
             nvshmem_init();
+            nvshmem_finalize();
+            nvshmem_free(cell);
+            nvshmem_finalize();
+            nvshmem_finalize();
         } else if (std::strcmp(how, "freed") == 0) {
             nvshmem_free(cell);
             nvshmem_int_p(cell, 1, 0);

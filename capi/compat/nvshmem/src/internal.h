@@ -35,6 +35,10 @@ int translate(const char *call, int status);
 // here in one warning.
 void read_environment();
 
+// Asks the program's MPI for this process's rank in a communicator, and for its size. Null, or why
+// it could not; then both are as they were.
+const char *place_by_mpi(const void *communicator, int *rank, int *size);
+
 // Joins by a broadcast of the program's MPI: writes the id that PE 0 made to `id`, and this
 // process's rank. Null, or why it could not.
 const char *broadcast_by_mpi(const void *communicator, char *id, size_t bytes, int *rank, int *size);

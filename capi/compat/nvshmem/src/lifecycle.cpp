@@ -16,6 +16,9 @@ namespace {
 
 std::mutex guard;
 oxshmem_nv_error_handler_t handler = nullptr;
+// How often the program has joined its job more than it has left it. An init of liboxshmem's own
+// interface that a call here finds counts as one.
+unsigned joins = 0;
 // The call that gave the PE its device, for messages.
 char binding_call[64] = "";
 char joining_call[64] = "";
@@ -190,17 +193,42 @@ bool has_both_libraries(const char *call) {
     return true;
 }
 
+// The ways to join a job that flags name.
+unsigned ways_of(unsigned flags) {
+    return flags & (NVSHMEMX_INIT_WITH_MPI_COMM | NVSHMEMX_INIT_WITH_SHMEM | NVSHMEMX_INIT_WITH_UNIQUEID);
+}
+
+// Counts a call by a process that has joined a job already. Its arguments have no effect, and a
+// line says so if they name another PE.
+void join_again(const char *call, unsigned flags, const nvshmemx_init_attr_t *attributes) {
+    const unsigned ways = ways_of(flags);
+    int rank = -1, size = -1;
+    if (attributes != nullptr && ways == NVSHMEMX_INIT_WITH_UNIQUEID) {
+        rank = attributes->args.uid_args.myrank;
+        size = attributes->args.uid_args.nranks;
+    } else if (attributes != nullptr && ways == NVSHMEMX_INIT_WITH_MPI_COMM) {
+        place_by_mpi(attributes->mpi_comm, &rank, &size);
+    }
+    const int me = oxshmem_host_my_pe(), n = oxshmem_host_n_pes();
+    const std::lock_guard<std::mutex> lock(guard);
+    joins = (joins == 0 ? 1 : joins) + 1;
+    if (size >= 0 && (rank != me || size != n)) {
+        print(call,
+              "this process is PE %d of %d since %s, and stays that: a later init only counts, so PE %d of %d is ignored; call "
+              "nvshmem_finalize for each init before it joins another job",
+              me, n, joining_call[0] == '\0' ? "oxshmem_init" : joining_call, rank, size);
+    }
+}
+
 int join(const char *call, unsigned flags, const nvshmemx_init_attr_t *attributes) {
     if (has_both_libraries(call)) {
         return NVSHMEMX_ERROR_INVALID_VALUE;
     }
     if (oxshmem_stage() != kNone) {
-        const std::lock_guard<std::mutex> lock(guard);
-        print(call, "this process is PE %d of %d since %s; call nvshmem_finalize before it joins again", oxshmem_host_my_pe(),
-              oxshmem_host_n_pes(), joining_call);
-        return NVSHMEMX_ERROR_INVALID_VALUE;
+        join_again(call, flags, attributes);
+        return NVSHMEMX_SUCCESS;
     }
-    const unsigned ways = flags & (NVSHMEMX_INIT_WITH_MPI_COMM | NVSHMEMX_INIT_WITH_SHMEM | NVSHMEMX_INIT_WITH_UNIQUEID);
+    const unsigned ways = ways_of(flags);
     if ((flags & NVSHMEMX_INIT_WITH_SHMEM) != 0) {
         print(call,
               "flags %#x: a job is not joined through OpenSHMEM; use NVSHMEMX_INIT_WITH_UNIQUEID (8) with an id that PE 0 "
@@ -242,6 +270,7 @@ int join(const char *call, unsigned flags, const nvshmemx_init_attr_t *attribute
         return translate(call, status);
     }
     const std::lock_guard<std::mutex> lock(guard);
+    joins = 1;
     remember(joining_call, call);
     binding_call[0] = '\0';
     return NVSHMEMX_SUCCESS;
@@ -282,6 +311,15 @@ void oxshmem_nv_finalize(const char *call) {
     if (oxshmem_stage() == kNone) {
         fail(call, "there is no PE; call it once for each nvshmem_init");
         return;
+    }
+    {
+        const std::lock_guard<std::mutex> lock(guard);
+        if (joins > 1) {
+            --joins; // Another part of the program still uses the library.
+            return;
+        }
+        joins = 0;
+        joining_call[0] = '\0';
     }
     check(call, oxshmem_finalize());
 }

@@ -34,39 +34,73 @@ void *find(const char *name) {
     return nullptr;
 }
 
-} // namespace
+// Both kinds of handle are passed in the same registers, an integer in the low half.
+using Initialized = int (*)(int *);
+using Number = int (*)(uint64_t communicator, int *number);
+using Broadcast = int (*)(void *buffer, int count, uint64_t type, int root, uint64_t communicator);
 
-namespace oxshmem_nv {
+// The program's MPI, and a communicator of it.
+struct Mpi {
+    Number comm_rank = nullptr, comm_size = nullptr;
+    Broadcast broadcast = nullptr;
+    uint64_t byte = 0, communicator = 0;
+};
 
-const char *broadcast_by_mpi(const void *communicator, char *id, size_t bytes, int *rank, int *size) {
-    // Both kinds of handle are passed in the same registers, an integer in the low half.
-    using Initialized = int (*)(int *);
-    using Number = int (*)(uint64_t communicator, int *number);
-    using Broadcast = int (*)(void *buffer, int count, uint64_t type, int root, uint64_t communicator);
+// Finds the program's MPI, and reads the handle at `communicator`. Null, or why it could not.
+const char *find_mpi(const void *communicator, Mpi &mpi) {
     const auto initialized = reinterpret_cast<Initialized>(find("MPI_Initialized"));
-    const auto comm_rank = reinterpret_cast<Number>(find("MPI_Comm_rank"));
-    const auto comm_size = reinterpret_cast<Number>(find("MPI_Comm_size"));
-    const auto broadcast = reinterpret_cast<Broadcast>(find("MPI_Bcast"));
+    mpi.comm_rank = reinterpret_cast<Number>(find("MPI_Comm_rank"));
+    mpi.comm_size = reinterpret_cast<Number>(find("MPI_Comm_size"));
+    mpi.broadcast = reinterpret_cast<Broadcast>(find("MPI_Bcast"));
     if (communicator == nullptr) {
         return "attr.mpi_comm is null; it is the address of an MPI_Comm";
     }
-    if (initialized == nullptr || comm_rank == nullptr || comm_size == nullptr || broadcast == nullptr) {
+    if (initialized == nullptr || mpi.comm_rank == nullptr || mpi.comm_size == nullptr || mpi.broadcast == nullptr) {
         return "no MPI library is in this process; link the program with one, or join by NVSHMEMX_INIT_WITH_UNIQUEID (8)";
     }
     int ready = 0;
     if (initialized(&ready) != 0 || ready == 0) {
         return "MPI is not initialised; call MPI_Init first";
     }
-    uint64_t handle = 0, byte = 0;
     if (const void *open_mpi_byte = find("ompi_mpi_byte")) {
-        std::memcpy(&handle, communicator, sizeof(void *));
-        byte = reinterpret_cast<uint64_t>(open_mpi_byte);
+        std::memcpy(&mpi.communicator, communicator, sizeof(void *));
+        mpi.byte = reinterpret_cast<uint64_t>(open_mpi_byte);
     } else {
-        std::memcpy(&handle, communicator, sizeof(int));
-        byte = kMpichByte;
+        std::memcpy(&mpi.communicator, communicator, sizeof(int));
+        mpi.byte = kMpichByte;
     }
-    if (comm_rank(handle, rank) != 0 || comm_size(handle, size) != 0) {
+    return nullptr;
+}
+
+// Asks for the rank and the size. Null, or why it could not.
+const char *ask_place(const Mpi &mpi, int *rank, int *size) {
+    int own = 0, all = 0;
+    if (mpi.comm_rank(mpi.communicator, &own) != 0 || mpi.comm_size(mpi.communicator, &all) != 0) {
         return "MPI_Comm_rank or MPI_Comm_size refuses attr.mpi_comm; it is the address of an MPI_Comm";
+    }
+    *rank = own;
+    *size = all;
+    return nullptr;
+}
+
+} // namespace
+
+namespace oxshmem_nv {
+
+const char *place_by_mpi(const void *communicator, int *rank, int *size) {
+    Mpi mpi;
+    const char *problem = find_mpi(communicator, mpi);
+    return problem != nullptr ? problem : ask_place(mpi, rank, size);
+}
+
+const char *broadcast_by_mpi(const void *communicator, char *id, size_t bytes, int *rank, int *size) {
+    Mpi mpi;
+    const char *problem = find_mpi(communicator, mpi);
+    if (problem == nullptr) {
+        problem = ask_place(mpi, rank, size);
+    }
+    if (problem != nullptr) {
+        return problem;
     }
     std::memset(id, 0, bytes);
     const bool created = *rank != 0 || oxshmem_get_short_uniqueid(id, bytes) == OXSHMEM_SUCCESS;
@@ -74,7 +108,7 @@ const char *broadcast_by_mpi(const void *communicator, char *id, size_t bytes, i
         // The others learn of it by an empty text.
         std::memset(id, 0, bytes);
     }
-    if (broadcast(id, static_cast<int>(bytes), byte, 0, handle) != 0) {
+    if (mpi.broadcast(id, static_cast<int>(bytes), mpi.byte, 0, mpi.communicator) != 0) {
         return "MPI_Bcast failed on attr.mpi_comm";
     }
     if (!created) {
