@@ -66,10 +66,12 @@ typedef struct {
     nvshmemx_team_uniqueid_t uniqueid;
     char padding[48];
 } nvshmem_team_config_t;
+typedef nvshmem_team_config_t nvshmem_team_config_v2;
 static_assert(sizeof(nvshmem_team_config_t) == 64, "as NVSHMEM's");
+#define NVSHMEM_TEAM_UNIQUID_INITIALIZER (~0ull)
 #define NVSHMEM_TEAM_CONFIG_INITIALIZER                                                                                        \
     {                                                                                                                          \
-        (2 << 16) + (int)sizeof(nvshmem_team_config_t), -1, ~0ull, {                                                           \
+        (2 << 16) + (int)sizeof(nvshmem_team_config_t), -1, NVSHMEM_TEAM_UNIQUID_INITIALIZER, {                                \
             0                                                                                                                  \
         }                                                                                                                      \
     }
@@ -127,17 +129,22 @@ typedef struct {
     int myrank;
     int nranks;
 } nvshmemx_uniqueid_args_t;
+typedef nvshmemx_uniqueid_args_t nvshmemx_uniqueid_args_v1;
 typedef struct {
     int version;
     nvshmemx_uniqueid_args_t uid_args;
     int cuda_device_id;
     char content[92];
 } nvshmemx_init_args_t;
+typedef nvshmemx_init_args_t nvshmemx_init_args_v2;
 typedef struct {
     int version;
     void *mpi_comm;
     nvshmemx_init_args_t args;
 } nvshmemx_init_attr_t;
+// Version 1 has no GPU's number where version 2 has one, and neither is looked at here.
+typedef nvshmemx_init_attr_t nvshmemx_init_attr_v1;
+typedef nvshmemx_init_attr_t nvshmemx_init_attr_v2;
 static_assert(sizeof(nvshmemx_init_attr_t) == 144, "as NVSHMEM's");
 #define NVSHMEMX_UNIQUEID_INITIALIZER                                                                                          \
     {                                                                                                                          \
@@ -147,14 +154,27 @@ static_assert(sizeof(nvshmemx_init_attr_t) == 144, "as NVSHMEM's");
     }
 #define NVSHMEMX_UNIQUEID_ARGS_INITIALIZER                                                                                     \
     { (1 << 16) + (int)sizeof(nvshmemx_uniqueid_args_t), nullptr, -1, -1 }
-#define NVSHMEMX_INIT_ARGS_INITIALIZER                                                                                         \
+#define NVSHMEM_INIT_ARGS_V2_IDENTIFIER ((2 << 16) + (int)sizeof(nvshmemx_init_args_t))
+#define NVSHMEMX_INIT_ARGS_V2_INITIALIZER                                                                                      \
     {                                                                                                                          \
-        (2 << 16) + (int)sizeof(nvshmemx_init_args_t), NVSHMEMX_UNIQUEID_ARGS_INITIALIZER, -1, {                               \
+        NVSHMEM_INIT_ARGS_V2_IDENTIFIER, NVSHMEMX_UNIQUEID_ARGS_INITIALIZER, -1, {                                             \
             0                                                                                                                  \
         }                                                                                                                      \
     }
+#define NVSHMEMX_INIT_ARGS_INITIALIZER NVSHMEMX_INIT_ARGS_V2_INITIALIZER
+#define NVSHMEM_INIT_ATTR_V1_IDENTIFIER ((1 << 16) + (int)sizeof(nvshmemx_init_attr_t))
+#define NVSHMEMX_INIT_ATTR_V1_INITIALIZER                                                                                      \
+    { NVSHMEM_INIT_ATTR_V1_IDENTIFIER, nullptr, NVSHMEMX_INIT_ARGS_INITIALIZER }
+#define NVSHMEM_INIT_ATTR_V2_IDENTIFIER ((2 << 16) + (int)sizeof(nvshmemx_init_attr_t))
 #define NVSHMEMX_INIT_ATTR_INITIALIZER                                                                                         \
-    { (2 << 16) + (int)sizeof(nvshmemx_init_attr_t), nullptr, NVSHMEMX_INIT_ARGS_INITIALIZER }
+    { NVSHMEM_INIT_ATTR_V2_IDENTIFIER, nullptr, NVSHMEMX_INIT_ARGS_V2_INITIALIZER }
+// Sets the versions of attributes, and nothing else. Callers may leave the semicolon out.
+#define nvshmemx_init_init_attr_ver_only(attr)                                                                                 \
+    do {                                                                                                                       \
+        (attr).version = NVSHMEM_INIT_ATTR_V1_IDENTIFIER;                                                                      \
+        (attr).args.version = (1 << 16) + (int)sizeof(nvshmemx_init_args_t);                                                   \
+        (attr).args.uid_args.version = (1 << 16) + (int)sizeof(nvshmemx_uniqueid_args_t);                                      \
+    } while (0);
 
 typedef enum {
     NVSHMEM_STATUS_NOT_INITIALIZED = 0,
