@@ -33,6 +33,7 @@ void before_the_device() {
 void transfers() {
     auto *cells = static_cast<long *>(nvshmem_calloc(16, sizeof(long)));
     CHECK(cells != nullptr && nvshmem_ptr(cells, me) == cells);
+    CHECK(nvshmemx_mc_ptr(NVSHMEM_TEAM_WORLD, cells) == nullptr);
     CHECK(nvshmemx_init_status() == NVSHMEM_STATUS_IS_INITIALIZED);
     nvshmem_long_p(cells, 40 + me, next);
     const long three[3] = {1, 2, 3};

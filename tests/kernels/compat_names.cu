@@ -197,6 +197,8 @@ OXSHMEM_KERNEL(compat_library, unsigned char *inbox, unsigned char *outbox, uint
     nvshmem_info_get_name(name);
     EXPECT(report, name[0] == 'O' && name[sizeof(OXSHMEM_NV_NAME) - 1] == 0);
 
+    EXPECT(report, nvshmemx_mc_ptr(NVSHMEM_TEAM_WORLD, inbox) == nullptr);
+
     nvshmemx_region_handle_t region = 0;
     nvshmemx_region_attrs_t attributes = NVSHMEMX_REGION_ATTRS_INITIALIZER;
     attributes.hints = NVSHMEMX_REGION_HINT_BATCH_RMA;

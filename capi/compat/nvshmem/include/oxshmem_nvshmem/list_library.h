@@ -20,6 +20,10 @@ OXSHMEM_NV_BOTH(void, nvshmem_info_get_name, (char *name), oxshmem_nv::name_of_l
 OXSHMEM_NV_BOTH(void, nvshmem_global_exit, (int status), oxshmem_nv::global_exit(status),
                 oxshmem_nv_global_exit(__func__, status))
 
+// The address by which one store reaches all members of a team. There is none, which programs take
+// for a machine without multicast.
+OXSHMEM_NV_BOTH(void *, nvshmemx_mc_ptr, (nvshmem_team_t, const void *), return nullptr, return nullptr)
+
 // Signals that count the bytes that have arrived.
 OXSHMEM_NV_DEVICE(block, int, nvshmemx_putmem_signal_counted_nbi_block,
                   (void *dst, const void *src, size_t n, uint64_t *signal, int pe), S::sync();
