@@ -53,6 +53,16 @@ fn built(name: &str) -> PathBuf {
     program
 }
 
+/// How a program with these variables ends, the variables of OxSHMEM that it then has, and what it
+/// prints on standard error.
+fn with_variables(variables: &[(&str, &str)]) -> (bool, Vec<String>, String) {
+    let mut command = Command::new(built("misuse"));
+    command.arg("environment").env("OXSHMEM_DEVICE", "cpu").envs(variables.iter().copied());
+    let output = command.output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect();
+    (output.status.success(), said, String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
 /// What a program that goes wrong prints on standard error.
 fn complaint(program: &Path, how: &str) -> String {
     let output = Command::new(program).arg(how).env("OXSHMEM_DEVICE", "cpu").output().unwrap();
@@ -258,20 +268,64 @@ fn the_status_of_a_global_exit_is_that_of_every_pe() {
 
 #[test]
 fn variables_are_mapped_or_named_in_one_warning() {
-    let run = |variables: &[(&str, &str)]| {
-        let mut command = Command::new(built("misuse"));
-        command.arg("none").env("OXSHMEM_DEVICE", "cpu").envs(variables.iter().copied());
-        let output = command.output().unwrap();
-        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
-    };
-    let (good, text) = run(&[("NVSHMEM_SYMMETRIC_SIZE", "1G"), ("NVSHMEM_BOOTSTRAP", "PMI")]);
+    let (good, _, text) = with_variables(&[("NVSHMEM_SYMMETRIC_SIZE", "1G"), ("NVSHMEM_BOOTSTRAP", "PMI")]);
     assert!(good && text.is_empty(), "{text}");
-    let (good, text) = run(&[("NVSHMEM_PROXY_REQUEST_BATCH_MAX", "8"), ("NVSHMEM_MAX_CTAS", "2")]);
+    let (good, _, text) = with_variables(&[("NVSHMEM_PROXY_REQUEST_BATCH_MAX", "8"), ("NVSHMEM_MAX_CTAS", "2")]);
     assert!(good && text.contains("these variables have no effect"), "{text}");
     assert!(text.contains("NVSHMEM_PROXY_REQUEST_BATCH_MAX") && text.contains("NVSHMEM_MAX_CTAS"), "{text}");
     // A value that is wrong is the runtime's error, with its variable.
-    let (good, text) = run(&[("NVSHMEM_IB_SL", "many")]);
+    let (good, _, text) = with_variables(&[("NVSHMEM_IB_SL", "many")]);
     assert!(!good && text.contains("OXSHMEM_IB_SL"), "{text}");
+}
+
+/// What NVSHMEM's own documents allow, and what programs set, must not end init.
+#[test]
+fn values_that_nvshmem_allows_are_converted() {
+    for (theirs, value, ours) in [
+        ("DISABLE_P2P", "on", "DISABLE_P2P=1"),
+        ("DISABLE_P2P", "Y", "DISABLE_P2P=1"),
+        ("DISABLE_P2P", "no", "DISABLE_P2P=0"),
+        ("DISABLE_P2P", "False", "DISABLE_P2P=0"),
+        ("IB_ENABLE_IBGDA", "on", "NETWORK=ibgda"),
+        ("IB_GID_INDEX", "3", "IB_GID_INDEX=3"),
+        ("IB_TRAFFIC_CLASS", "0x68", "IB_TRAFFIC_CLASS=104"),
+        ("IBGDA_NUM_RC_PER_PE", "24", "QPS_PER_PEER=24"),
+        ("IBGDA_NUM_RC_PER_PE", "144", "QPS_PER_PEER=64"),
+        ("MAX_TEAMS", "7", "MAX_TEAMS=7"),
+        ("MAX_TEAMS", "2", "MAX_TEAMS=4"),
+        ("MAX_TEAMS", "512", "MAX_TEAMS=256"),
+        ("HCA_LIST", "mlx9_1:1,mlx9_2:2", "HCA_DEVICES=mlx9_1/1,mlx9_2/2"),
+        ("HCA_LIST", "=mlx9_0,,mlx9_1,", "HCA_DEVICES=mlx9_0,mlx9_1"),
+        ("HCA_LIST", "^=mlx9_0,mlx9_1", "HCA_DEVICES=^mlx9_0,mlx9_1"),
+        ("HCA_PE_MAPPING", "mlx9_0:1:2,mlx9_0:2:2,mlx9_0:1:1", "HCA_DEVICES=mlx9_0/1,mlx9_0/2"),
+    ] {
+        let (good, said, text) = with_variables(&[(&format!("NVSHMEM_{theirs}"), value)]);
+        assert!(good && text.is_empty() && said.contains(&format!("OXSHMEM_{ours}")), "{theirs}={value}: {said:?} {text}");
+    }
+    // They ask for what is the default.
+    for (theirs, value, ours) in
+        [("IB_GID_INDEX", "-1", "IB_GID_INDEX"), ("IBGDA_NUM_RC_PER_PE", "0", "QPS_PER_PEER"), ("MAX_TEAMS", "-1", "MAX_TEAMS")]
+    {
+        let (good, said, text) = with_variables(&[(&format!("NVSHMEM_{theirs}"), value)]);
+        let is_set = said.iter().any(|line| line.starts_with(&format!("OXSHMEM_{ours}=")));
+        assert!(good && text.is_empty() && !is_set, "{theirs}={value}: {said:?} {text}");
+    }
+}
+
+#[test]
+fn devices_that_are_excluded_or_mapped_are_so_here() {
+    let mapped = [("NVSHMEM_HCA_PE_MAPPING", "mlx9_0:1:2,mlx9_1:2"), ("NVSHMEM_ENABLE_NIC_PE_MAPPING", "1")];
+    let (good, said, text) = with_variables(&mapped);
+    assert!(good && text.is_empty(), "{text}");
+    assert!(said.contains(&"OXSHMEM_HCA_DEVICES=0=mlx9_0/1,1=mlx9_0/1,2=mlx9_1/2".to_owned()), "{said:?}");
+    let (good, said, text) = with_variables(&[("NVSHMEM_HCA_LIST", "^mlx9_0:1,mlx9_1:2")]);
+    assert!(good && said.contains(&"OXSHMEM_HCA_DEVICES=^mlx9_0,mlx9_1".to_owned()), "{said:?}");
+    assert!(text.contains("NVSHMEM_HCA_LIST=^mlx9_0:1,mlx9_1:2 excludes these devices with all their ports"), "{text}");
+    // OxSHMEM's own variables win, also where the two would contradict each other.
+    let own = [("NVSHMEM_HCA_LIST", "mlx9_0"), ("NVSHMEM_MAX_TEAMS", "64"), ("OXSHMEM_HCA", "soft"), ("OXSHMEM_MAX_TEAMS", "9")];
+    let (good, said, text) = with_variables(&own);
+    assert!(good && text.is_empty() && said.contains(&"OXSHMEM_MAX_TEAMS=9".to_owned()), "{said:?} {text}");
+    assert!(!said.iter().any(|line| line.starts_with("OXSHMEM_HCA_DEVICES")), "{said:?}");
 }
 
 fn is_installed(tool: &str) -> bool {

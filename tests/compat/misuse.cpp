@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// Programs that go wrong; the test reads what they print. The argument says how.
+// Programs that go wrong, or that are told something by variables; the test reads what they print.
+// The argument says which.
 #include "check.h"
 
 #include <cstring>
+#include <unistd.h>
 
 int main(int, char **arguments) {
     const char *how = arguments[1];
@@ -27,7 +29,13 @@ int main(int, char **arguments) {
     } else {
         nvshmem_init();
         auto *cell = static_cast<int *>(nvshmem_malloc(sizeof(int)));
-        if (std::strcmp(how, "other-pe") == 0) {
+        if (std::strcmp(how, "environment") == 0) {
+            for (char **entry = environ; *entry != nullptr; ++entry) {
+                if (std::strncmp(*entry, "OXSHMEM_", 8) == 0) {
+                    std::printf("%s\n", *entry);
+                }
+            }
+        } else if (std::strcmp(how, "other-pe") == 0) {
             // A part of the program that takes the job to be another one. The first part goes on.
             nvshmemx_uniqueid_t id = NVSHMEMX_UNIQUEID_INITIALIZER;
             nvshmemx_init_attr_t attributes = NVSHMEMX_INIT_ATTR_INITIALIZER;
