@@ -312,6 +312,28 @@ fn values_that_nvshmem_allows_are_converted() {
     }
 }
 
+/// The heap grows to what a GPU has, if nothing is said, and to more if that is said.
+#[test]
+fn the_heap_has_the_size_that_programs_take_for_granted() {
+    for (variables, heap_max) in [
+        (&[][..], "131072M"),
+        (&[("NVSHMEM_SYMMETRIC_SIZE", "1G")], "131072M"),
+        (&[("NVSHMEM_MAX_MEMORY_PER_GPU", "137438953472")], "131328M"),
+        (&[("NVSHMEM_SYMMETRIC_SIZE", "140.5G"), ("NVSHMEM_MAX_MEMORY_PER_GPU", "200g")], "205056M"),
+        (&[("NVSHMEM_SYMMETRIC_SIZE", "300G"), ("NVSHMEM_MAX_MEMORY_PER_GPU", "200G")], "307456M"),
+        (&[("NVSHMEM_MAX_MEMORY_PER_GPU", "2T")], "524288M"),
+        (&[("NVSHMEM_MAX_MEMORY_PER_GPU", "200G"), ("OXSHMEM_HEAP_MAX", "1G")], "1G"),
+    ] {
+        let (good, said, text) = with_variables(variables);
+        assert!(good && text.is_empty(), "{variables:?}: {text}");
+        assert!(said.contains(&format!("OXSHMEM_HEAP_MAX={heap_max}")), "{variables:?}: {said:?}");
+    }
+    for value in ["much", "-1G", "nan", "1X"] {
+        let (good, _, text) = with_variables(&[("NVSHMEM_SYMMETRIC_SIZE", value)]);
+        assert!(!good && text.contains("OXSHMEM_HEAP_MAX"), "{value}: {text}");
+    }
+}
+
 #[test]
 fn devices_that_are_excluded_or_mapped_are_so_here() {
     let mapped = [("NVSHMEM_HCA_PE_MAPPING", "mlx9_0:1:2,mlx9_1:2"), ("NVSHMEM_ENABLE_NIC_PE_MAPPING", "1")];

@@ -72,31 +72,6 @@ std::string teams(const std::string &value) {
     return wanted <= 0 ? "" : std::to_string(std::min(std::max(wanted, kLeast), kMost));
 }
 
-// A size may have a fraction and a unit, and the heap grows as far as it is told to: what is
-// smaller than the default is no reason to limit it.
-std::string heap_size(const std::string &value) {
-    char *end = nullptr;
-    double bytes = std::strtod(value.c_str(), &end);
-    const char units[] = "KMGT";
-    const char unit = static_cast<char>(*end == '\0' ? 0 : *end & ~0x20);
-    if (end == value.c_str() || !std::isfinite(bytes) || (unit != 0 && std::strchr(units, unit) == nullptr)) {
-        return value; // init refuses it, and says how sizes are written
-    }
-    if (const char *found = unit == 0 ? nullptr : std::strchr(units, unit)) {
-        for (const char *step = units; step <= found; ++step) {
-            bytes *= 1024;
-        }
-    }
-    constexpr double kDefault = 16.0 * (1ull << 30), kMiB = 1 << 20;
-    // The runtime's own memory is a part of the heap.
-    const double wanted = bytes / kMiB + 256;
-    if (wanted <= kDefault / kMiB) {
-        return "";
-    }
-    constexpr double kMost = 1e12; // more than any machine has, which init says
-    return std::to_string(static_cast<unsigned long long>(wanted < kMost ? wanted : kMost)) + "M";
-}
-
 std::string network(const std::string &value) {
     return value == "ibrc" || value == "ibdevx" ? "ibrc" : "";
 }
@@ -228,6 +203,44 @@ std::string device_mapping(const std::string &value) {
     return join_list(listed);
 }
 
+// Reads a size, which may have a fraction and a unit.
+bool read_size(const char *value, double &bytes) {
+    char *end = nullptr;
+    bytes = std::strtod(value, &end);
+    const char units[] = "KMGT";
+    const char unit = static_cast<char>(*end == '\0' ? 0 : *end & ~0x20);
+    const char *found = unit == 0 ? nullptr : std::strchr(units, unit);
+    if (end == value || !std::isfinite(bytes) || bytes < 0 || (unit != 0 && found == nullptr)) {
+        return false;
+    }
+    for (const char *step = units; found != nullptr && step <= found; ++step) {
+        bytes *= 1024;
+    }
+    return true;
+}
+
+// Returns the size up to which the heap grows: programs take for granted that it has the size of a
+// GPU's memory. What asks for less is no reason to limit it, and what asks for more than there can
+// be is no reason to end init. A value that is no size init refuses, and says how sizes are written.
+std::string heap_max() {
+    constexpr double kMiB = 1 << 20, kDefault = 128.0 * 1024, kMost = 512.0 * 1024;
+    double most = kDefault;
+    for (const char *name : {"NVSHMEM_SYMMETRIC_SIZE", "NVSHMEM_MAX_MEMORY_PER_GPU"}) {
+        const char *value = std::getenv(name);
+        double bytes = 0;
+        if (value == nullptr || *value == '\0') {
+            continue;
+        }
+        if (!read_size(value, bytes)) {
+            return value;
+        }
+        // The runtime's own memory is a part of the heap.
+        constexpr double kOwn = 256;
+        most = std::max(most, bytes / kMiB + kOwn);
+    }
+    return std::to_string(static_cast<unsigned long long>(std::min(most, kMost))) + "M";
+}
+
 struct Variable {
     const char *theirs;
     const char *ours;
@@ -236,7 +249,6 @@ struct Variable {
 
 // docs/compat.md has the same list.
 const Variable kVariables[] = {
-    {"NVSHMEM_SYMMETRIC_SIZE", "OXSHMEM_HEAP_MAX", heap_size},
     {"NVSHMEM_DISABLE_P2P", "OXSHMEM_DISABLE_P2P", boolean},
     {"NVSHMEM_IB_ENABLE_IBGDA", "OXSHMEM_NETWORK", device_posts},
     {"NVSHMEM_REMOTE_TRANSPORT", "OXSHMEM_NETWORK", network},
@@ -253,6 +265,8 @@ const Variable kVariables[] = {
 
 // Variables that ask for what is so in any case, or that other functions read.
 const char *const kNeedless[] = {
+    "NVSHMEM_SYMMETRIC_SIZE",
+    "NVSHMEM_MAX_MEMORY_PER_GPU",
     "NVSHMEM_HOME",
     "NVSHMEM_PREFIX",
     "NVSHMEM_BOOTSTRAP",
@@ -263,7 +277,6 @@ const char *const kNeedless[] = {
     "NVSHMEM_DISABLE_NCCL",
     "NVSHMEM_DISABLE_MNNVL",
     "NVSHMEM_NVTX",
-    "NVSHMEM_MAX_MEMORY_PER_GPU",
     "NVSHMEM_CUMEM_GRANULARITY",
     "NVSHMEM_LIB_DIR",
     "NVSHMEM_INCLUDE_DIR",
@@ -286,6 +299,7 @@ void read_environment() {
                 setenv(variable.ours, ours.c_str(), 0);
             }
         }
+        setenv("OXSHMEM_HEAP_MAX", heap_max().c_str(), 0);
         std::string unknown;
         for (char **entry = environ; *entry != nullptr; ++entry) {
             const std::string name(*entry, std::strcspn(*entry, "="));
