@@ -215,8 +215,10 @@ fn an_interface_that_is_not_there_is_named() {
     let job = Job::new(PE, "rma", 2).nodes(2).transport(Transport::Ibgda).env("OXSHMEM_INTERFACE", "no-such");
     let text = transcript(&job.run());
     assert!(text.contains("no interface fits 'no-such'; this machine has"), "{text}");
-    // The one that is there, by its addresses.
-    Job::new(PE, "rma", 2).nodes(2).transport(Transport::Ibgda).env("OXSHMEM_INTERFACE", "127.0.0.0/8").passes();
+    // The one that is there, by its addresses, and by its name in a list.
+    for wanted in ["127.0.0.0/8", "=no-such,lo"] {
+        Job::new(PE, "rma", 2).nodes(2).transport(Transport::Ibgda).env("OXSHMEM_INTERFACE", wanted).passes();
+    }
 }
 
 /// The others are told, and none of them hangs.

@@ -191,8 +191,14 @@ fn the_device_library_is_bitcode_that_links_into_a_kernel() {
 
 #[test]
 fn a_job_with_a_unique_id() {
-    let output = Command::new(built("unique_id")).env("OXSHMEM_DEVICE", "cpu").output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let program = built("unique_id");
+    // With the values of NCCL's variable, which PyTorch copies.
+    for interface in ["", "^docker0,lo", "=lo", "eth,lo"] {
+        let mut command = Command::new(&program);
+        command.env("OXSHMEM_DEVICE", "cpu").env("NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME", interface);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{interface}: {}", String::from_utf8_lossy(&output.stderr));
+    }
 }
 
 /// Joins through a communicator of each MPI that is installed.
@@ -300,12 +306,17 @@ fn values_that_nvshmem_allows_are_converted() {
         ("HCA_PE_MAPPING", "mlx9_0:1:2,mlx9_0:2:2,mlx9_0:1:1", "HCA_DEVICES=mlx9_0/1,mlx9_0/2"),
     ] {
         let (good, said, text) = with_variables(&[(&format!("NVSHMEM_{theirs}"), value)]);
-        assert!(good && text.is_empty() && said.contains(&format!("OXSHMEM_{ours}")), "{theirs}={value}: {said:?} {text}");
+        assert!(
+            good && text.is_empty() && said.contains(&format!("OXSHMEM_{ours}")),
+            "{theirs}={value}: {said:?} {text}"
+        );
     }
     // They ask for what is the default.
-    for (theirs, value, ours) in
-        [("IB_GID_INDEX", "-1", "IB_GID_INDEX"), ("IBGDA_NUM_RC_PER_PE", "0", "QPS_PER_PEER"), ("MAX_TEAMS", "-1", "MAX_TEAMS")]
-    {
+    for (theirs, value, ours) in [
+        ("IB_GID_INDEX", "-1", "IB_GID_INDEX"),
+        ("IBGDA_NUM_RC_PER_PE", "0", "QPS_PER_PEER"),
+        ("MAX_TEAMS", "-1", "MAX_TEAMS"),
+    ] {
         let (good, said, text) = with_variables(&[(&format!("NVSHMEM_{theirs}"), value)]);
         let is_set = said.iter().any(|line| line.starts_with(&format!("OXSHMEM_{ours}=")));
         assert!(good && text.is_empty() && !is_set, "{theirs}={value}: {said:?} {text}");
@@ -344,7 +355,12 @@ fn devices_that_are_excluded_or_mapped_are_so_here() {
     assert!(good && said.contains(&"OXSHMEM_HCA_DEVICES=^mlx9_0,mlx9_1".to_owned()), "{said:?}");
     assert!(text.contains("NVSHMEM_HCA_LIST=^mlx9_0:1,mlx9_1:2 excludes these devices with all their ports"), "{text}");
     // OxSHMEM's own variables win, also where the two would contradict each other.
-    let own = [("NVSHMEM_HCA_LIST", "mlx9_0"), ("NVSHMEM_MAX_TEAMS", "64"), ("OXSHMEM_HCA", "soft"), ("OXSHMEM_MAX_TEAMS", "9")];
+    let own = [
+        ("NVSHMEM_HCA_LIST", "mlx9_0"),
+        ("NVSHMEM_MAX_TEAMS", "64"),
+        ("OXSHMEM_HCA", "soft"),
+        ("OXSHMEM_MAX_TEAMS", "9"),
+    ];
     let (good, said, text) = with_variables(&own);
     assert!(good && text.is_empty() && said.contains(&"OXSHMEM_MAX_TEAMS=9".to_owned()), "{said:?} {text}");
     assert!(!said.iter().any(|line| line.starts_with("OXSHMEM_HCA_DEVICES")), "{said:?}");

@@ -1,9 +1,18 @@
-//! Network interfaces of this machine, and the choice of one (`OXSHMEM_INTERFACE`).
+//! Network interfaces of this machine, and the choice among them (`OXSHMEM_INTERFACE`).
 
 use std::ffi::CStr;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
 use super::BootstrapError;
+
+/// Addresses for documentation, to which only the default route leads.
+const OUTSIDE: [IpAddr; 2] =
+    [IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1))];
+/// Any port: nothing is sent to it.
+const SOME_PORT: u16 = 9;
+/// What the names of interfaces begin with that lead to containers and virtual machines of this
+/// machine, and nowhere else.
+const INSIDE: [&str; 8] = ["docker", "br-", "virbr", "veth", "cni", "podman", "lxcbr", "lxdbr"];
 
 /// An address of an interface that is up.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,9 +30,23 @@ impl Interface {
                 IpAddr::V6(v6) => v6.is_unicast_link_local(),
             }
     }
+
+    /// Returns whether only containers and virtual machines of this machine use it.
+    fn is_inside(&self) -> bool {
+        INSIDE.iter().any(|prefix| self.name.starts_with(prefix))
+    }
 }
 
-/// Returns the addresses of all interfaces that are up, IPv4 first.
+/// Returns the address of this machine that packets to `other` come from.
+pub(crate) fn towards(other: IpAddr) -> Option<IpAddr> {
+    let any: IpAddr = if other.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    // This only looks up a route.
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    socket.connect((other, SOME_PORT)).ok()?;
+    Some(socket.local_addr().ok()?.ip())
+}
+
+/// Returns the addresses of all interfaces that are up, in the order of [`sort`].
 pub(crate) fn interfaces() -> Result<Vec<Interface>, BootstrapError> {
     let mut list = std::ptr::null_mut();
     // SAFETY: `list` is a valid place for the result, which is freed below.
@@ -59,33 +82,80 @@ pub(crate) fn interfaces() -> Result<Vec<Interface>, BootstrapError> {
     }
     // SAFETY: the list is the one that getifaddrs made, and nothing refers to it any more.
     unsafe { libc::freeifaddrs(list) };
-    found.sort_by_key(|interface| interface.address.is_ipv6());
+    sort(&mut found, OUTSIDE.into_iter().find_map(towards));
     Ok(found)
 }
 
-/// Returns the address that `OXSHMEM_INTERFACE` chooses: of the interface of that name, or the
-/// first within a range like `10.1.0.0/16`. `Err` says what is wrong, and what there is.
-pub(crate) fn choose(wanted: &str, interfaces: &[Interface]) -> Result<IpAddr, String> {
-    let all = || {
+/// Sorts addresses by how likely other machines reach them: first `default`, to which the default
+/// route leads, IPv4 before IPv6, and those inside this machine last.
+fn sort(interfaces: &mut [Interface], default: Option<IpAddr>) {
+    interfaces.sort_by_key(|interface| {
+        (interface.is_inside(), Some(interface.address) != default, interface.address.is_ipv6())
+    });
+}
+
+/// One item of `OXSHMEM_INTERFACE`.
+enum Item<'a> {
+    Name(&'a str),
+    Range(IpAddr, u32),
+}
+
+impl<'a> Item<'a> {
+    fn parse(text: &'a str) -> Result<Self, String> {
+        let Some((address, bits)) = text.split_once('/') else { return Ok(Self::Name(text)) };
+        let range = address.parse::<IpAddr>().ok().zip(bits.parse::<u32>().ok());
+        range
+            .filter(|(address, bits)| *bits <= if address.is_ipv4() { 32 } else { 128 })
+            .map(|(address, bits)| Self::Range(address, bits))
+            .ok_or_else(|| format!("'{text}' is neither an interface nor a range like 10.1.0.0/16 or fd00::/64"))
+    }
+
+    /// Returns whether the item is the interface's whole name.
+    fn names(&self, interface: &Interface) -> bool {
+        matches!(self, Self::Name(name) if interface.name == *name)
+    }
+
+    fn fits(&self, interface: &Interface, exact: bool) -> bool {
+        match self {
+            Self::Name(_) if exact => self.names(interface),
+            Self::Name(prefix) => interface.name.starts_with(prefix),
+            Self::Range(address, bits) => is_within(interface.address, *address, *bits),
+        }
+    }
+}
+
+/// Returns the interfaces that `wanted` allows, a value of `OXSHMEM_INTERFACE` in the syntax of
+/// `NCCL_SOCKET_IFNAME`: a list of prefixes of names, and of ranges of addresses like
+/// `10.1.0.0/16`. After `=` the names are whole, and after `^` the list is of those that are left
+/// out. First come interfaces that it names in whole, and then those that other machines can use.
+///
+/// # Errors
+/// It is no such list, or no interface fits; in words.
+pub(crate) fn fitting<'a>(wanted: &str, interfaces: &'a [Interface]) -> Result<Vec<&'a Interface>, String> {
+    let (list, excludes) = wanted.strip_prefix('^').map_or((wanted, false), |list| (list, true));
+    let (list, exact) = list.strip_prefix('=').map_or((list, false), |list| (list, true));
+    let items = list.split(',').filter(|item| !item.is_empty()).map(Item::parse).collect::<Result<Vec<_>, _>>()?;
+    if items.is_empty() {
+        return Err(format!("'{wanted}' names no interface; write names or ranges, as in eth0,10.1.0.0/16"));
+    }
+    let fits = |interface: &&Interface| items.iter().any(|item| item.fits(interface, exact)) != excludes;
+    let mut found: Vec<&Interface> = interfaces.iter().filter(fits).collect();
+    if found.is_empty() {
         let all: Vec<String> =
             interfaces.iter().map(|interface| format!("{} ({})", interface.name, interface.address)).collect();
-        format!("this machine has {}", all.join(", "))
-    };
-    let found = match wanted.split_once('/') {
-        Some((address, bits)) => {
-            let range = address.parse::<IpAddr>().ok().zip(bits.parse::<u32>().ok());
-            let range = range.filter(|(address, bits)| *bits <= if address.is_ipv4() { 32 } else { 128 });
-            let Some((address, bits)) = range else {
-                return Err(format!("'{wanted}' is neither an interface nor a range like 10.1.0.0/16 or fd00::/64"));
-            };
-            interfaces.iter().find(|interface| is_within(interface.address, address, bits))
-        }
-        None => {
-            let mut named = interfaces.iter().filter(|interface| interface.name == wanted);
-            named.clone().find(|interface| !interface.is_local()).or_else(|| named.next())
-        }
-    };
-    found.map(|interface| interface.address).ok_or_else(|| format!("no interface fits '{wanted}'; {}", all()))
+        return Err(format!("no interface fits '{wanted}'; this machine has {}", all.join(", ")));
+    }
+    found.sort_by_key(|interface| (!items.iter().any(|item| item.names(interface)), interface.is_local()));
+    Ok(found)
+}
+
+/// Returns the address that `OXSHMEM_INTERFACE` chooses: the first of [`fitting`].
+///
+/// # Errors
+/// Those of [`fitting`].
+pub(crate) fn choose(wanted: &str, interfaces: &[Interface]) -> Result<IpAddr, String> {
+    let found = fitting(wanted, interfaces)?;
+    found.first().map(|interface| interface.address).ok_or_else(|| format!("no interface fits '{wanted}'"))
 }
 
 fn is_within(address: IpAddr, range: IpAddr, bits: u32) -> bool {
@@ -101,10 +171,14 @@ fn is_within(address: IpAddr, range: IpAddr, bits: u32) -> bool {
 mod tests {
     use super::*;
 
+    fn interface(name: &str, address: &str) -> Interface {
+        Interface { name: name.into(), address: address.parse().unwrap() }
+    }
+
     fn some() -> Vec<Interface> {
-        let interface = |name: &str, address: &str| Interface { name: name.into(), address: address.parse().unwrap() };
         vec![
             interface("lo", "127.0.0.1"),
+            interface("eth01", "10.9.0.1"),
             interface("eth0", "10.1.2.3"),
             interface("ib0", "fe80::1"),
             interface("ib0", "fd00:1::7"),
@@ -115,26 +189,59 @@ mod tests {
     fn an_interface_is_chosen_by_its_name_or_its_range() {
         for (wanted, expected) in [
             ("eth0", "10.1.2.3"),
+            ("=eth0", "10.1.2.3"),
+            ("eth", "10.9.0.1"),
             ("ib0", "fd00:1::7"),
             ("lo", "127.0.0.1"),
-            ("10.0.0.0/8", "10.1.2.3"),
+            ("eth7,ib", "fd00:1::7"),
+            ("lo,eth0", "10.1.2.3"),
+            ("^lo,eth01", "10.1.2.3"),
+            ("^=eth0,lo", "10.9.0.1"),
+            ("^docker0,lo", "10.9.0.1"),
+            ("^10.0.0.0/8", "fd00:1::7"),
+            ("10.1.0.0/16,eth", "10.9.0.1"),
+            ("10.1.0.0/16", "10.1.2.3"),
             ("10.1.2.3/32", "10.1.2.3"),
-            ("0.0.0.0/0", "127.0.0.1"),
+            ("0.0.0.0/0", "10.9.0.1"),
+            ("127.0.0.0/8", "127.0.0.1"),
             ("fd00:1::/64", "fd00:1::7"),
-            ("::/0", "fe80::1"),
+            ("::/0", "fd00:1::7"),
         ] {
             assert_eq!(choose(wanted, &some()), Ok(expected.parse().unwrap()), "{wanted}");
         }
         for (wanted, text) in [
-            ("eth1", "no interface fits 'eth1'; this machine has lo (127.0.0.1), eth0"),
+            ("eth1", "no interface fits 'eth1'; this machine has lo (127.0.0.1), eth01"),
+            ("=eth", "no interface fits '=eth'"),
+            ("^lo,eth,ib", "no interface fits '^lo,eth,ib'"),
+            ("^", "'^' names no interface"),
+            ("=,", "'=,' names no interface"),
             ("10.2.0.0/16", "no interface fits"),
             ("10.2.0.0/33", "is neither"),
-            ("10.2/16", "is neither"),
+            ("eth0,10.2/16", "'10.2/16' is neither"),
             ("fd00::/129", "is neither"),
             ("fd00::/x", "is neither"),
         ] {
             assert!(choose(wanted, &some()).unwrap_err().contains(text), "{wanted}");
         }
+    }
+
+    #[test]
+    fn the_way_to_this_machine_starts_here() {
+        assert_eq!(towards(Ipv4Addr::LOCALHOST.into()), Some(Ipv4Addr::LOCALHOST.into()));
+    }
+
+    #[test]
+    fn the_default_route_comes_first_and_bridges_last() {
+        let mut all = vec![
+            interface("docker0", "172.17.0.1"),
+            interface("eth6", "fd00::6"),
+            interface("roce0", "10.0.0.1"),
+            interface("bond0", "192.168.1.1"),
+            interface("br-12ab", "172.18.0.1"),
+        ];
+        sort(&mut all, Some("192.168.1.1".parse().unwrap()));
+        let names: Vec<&str> = all.iter().map(|interface| interface.name.as_str()).collect();
+        assert_eq!(names, ["bond0", "roce0", "eth6", "docker0", "br-12ab"]);
     }
 
     #[test]

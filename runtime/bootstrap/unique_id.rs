@@ -6,9 +6,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 use std::sync::Mutex;
 
-use crate::config::ConfigBuilder;
+use crate::config::{Config, ConfigBuilder};
 
-use super::interfaces::interfaces;
+use super::interfaces::{Interface, fitting, interfaces};
 use super::{Admission, BootstrapError, Hub, HubOptions, JobId, Places, Rendezvous, lock};
 
 /// What a token starts with; the number is the format's version.
@@ -52,9 +52,10 @@ pub struct UniqueId {
 }
 
 impl UniqueId {
-    /// Creates an id, and starts its hub in this process, on all interfaces. The hub lives as long
-    /// as the process, which must therefore outlive the job; it may be a PE of it, since finalize
-    /// returns there after it has at the others.
+    /// Creates an id, and starts its hub in this process, on all interfaces. It names the addresses
+    /// that `OXSHMEM_INTERFACE` allows. The hub lives as long as the process, which must therefore
+    /// outlive the job; it may be a PE of it, since finalize returns there after it has at the
+    /// others.
     ///
     /// # Errors
     /// The system refuses a listening socket, a thread, or the list of interfaces.
@@ -242,7 +243,9 @@ pub(crate) fn start_hub(
         // The IPv6 listener takes IPv4 too; a kernel without IPv6 refuses it.
         let hub =
             Hub::start(at(Ipv6Addr::UNSPECIFIED.into())).or_else(|_| Hub::start(at(Ipv4Addr::UNSPECIFIED.into())))?;
-        let mut hosts = addresses()?;
+        // What is wrong in the environment is the error of the one who joins the job.
+        let wanted = Config::from_env().map(|config| config.interface().clone()).unwrap_or_default();
+        let mut hosts = addresses(&wanted, &interfaces()?);
         hosts.truncate(MAX_ADDRESSES);
         (hub, hosts)
     };
@@ -253,16 +256,22 @@ pub(crate) fn start_hub(
     Ok((hub, Rendezvous(addresses)))
 }
 
-/// Returns the addresses of this machine that another could use: of interfaces that are up, IPv4
-/// first, without loopback and link-local.
-fn addresses() -> Result<Vec<IpAddr>, BootstrapError> {
+/// Returns the addresses of this machine that another could use, of those that `wanted`, the value
+/// of `OXSHMEM_INTERFACE`, allows, the best first: without loopback and link-local. Where it allows
+/// none they are all of them, since PEs may reach each other all the same.
+fn addresses(wanted: &str, interfaces: &[Interface]) -> Vec<IpAddr> {
+    let allowed = if wanted.is_empty() { Ok(interfaces.iter().collect()) } else { fitting(wanted, interfaces) };
+    let allowed = allowed.unwrap_or_else(|what| {
+        tracing::warn!("OXSHMEM_INTERFACE: {what}; PEs are told all its addresses");
+        interfaces.iter().collect()
+    });
     let mut addresses = Vec::new();
-    for interface in interfaces()?.iter().filter(|interface| !interface.is_local()) {
+    for interface in allowed.into_iter().filter(|interface| !interface.is_local()) {
         if !addresses.contains(&interface.address) {
             addresses.push(interface.address);
         }
     }
-    Ok(addresses)
+    addresses
 }
 
 #[cfg(test)]
@@ -300,6 +309,22 @@ mod tests {
         assert_eq!(short(text.len() - 1).unwrap(), "10.0.0.1:4000,127.0.0.1:4000");
         assert_eq!(short(56).unwrap(), "10.0.0.1:4000");
         assert_eq!(short(54), None);
+    }
+
+    /// A host with more networks than the text of an id has room for.
+    #[test]
+    fn an_id_names_the_addresses_that_are_allowed() {
+        let interface = |name: &str, address: &str| Interface { name: name.into(), address: address.parse().unwrap() };
+        let mut all: Vec<Interface> = (0..8).map(|n| interface(&format!("roce{n}"), &format!("10.{n}.0.1"))).collect();
+        all.extend([interface("bond0", "192.168.1.1"), interface("bond0", "fe80::1"), interface("lo", "127.0.0.1")]);
+        let text = |wanted| addresses(wanted, &all).iter().map(IpAddr::to_string).collect::<Vec<_>>().join(" ");
+        assert_eq!(text("bond0"), "192.168.1.1");
+        assert_eq!(text("=bond0,roce7"), "10.7.0.1 192.168.1.1");
+        assert_eq!(text("^roce,lo"), "192.168.1.1");
+        assert_eq!(text("lo"), "");
+        for wanted in ["", "eth", "^docker0,lo"] {
+            assert_eq!(addresses(wanted, &all).len(), 9, "{wanted}");
+        }
     }
 
     #[test]

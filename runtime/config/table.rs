@@ -252,9 +252,14 @@ variables! {
     /// apart as on different machines, share no memory, and reach each other over the network
     /// alone. `oxrun --nodes` sets it to play several nodes on one machine.
     "OXSHMEM_NODE" borrow node: String = String::new(), Limits::None;
-    /// The network interface, by its name or a range of addresses like `10.1.0.0/16`, whose address
-    /// PEs of other nodes use to reach this PE's software HCA. Without it, the one by which the
-    /// rendezvous was reached. The software HCA listens there only if the job has several nodes.
+    /// The network interfaces, in the syntax of `NCCL_SOCKET_IFNAME`, whose addresses PEs of other
+    /// nodes use: the first of them to reach this PE's software HCA, and all of them to join a job
+    /// whose rendezvous this process starts, as with a unique id that it creates. A list of
+    /// beginnings of names, and of ranges of addresses like `10.1.0.0/16`; after `=` the names are
+    /// whole, and after `^` all others are used. Without it the software HCA has the address by
+    /// which the rendezvous was reached, and the rendezvous up to 8 addresses, that of the default
+    /// route first, those of bridges to containers last. The software HCA listens only if the job
+    /// has several nodes.
     "OXSHMEM_INTERFACE" borrow interface: String = String::new(), Limits::None;
     /// What posts to PEs that `OXSHMEM_TRANSPORT=auto` does not reach by load and store: device
     /// code (`ibgda`) or the CPU proxy (`ibrc`). `auto` is `ibgda`, and `ibrc` where device code

@@ -1,7 +1,7 @@
 //! Has software HCAs reach those of other nodes: each listens at an address of its node, and all
 //! tell each other where.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use oxshmem_hca::port::Gid;
 use oxshmem_hca::provider::Provider;
@@ -18,8 +18,6 @@ use crate::config::Config;
 
 /// Descriptors that are left to the program.
 const SPARE_DESCRIPTORS: u64 = 16;
-/// Any port: nothing is sent to it.
-const SOME_PORT: u16 = 9;
 
 /// Connects with the PEs of other nodes, if there are any. Collective.
 pub(super) fn join(config: &Config, bootstrap: &Bootstrap, nodes: &Nodes, hca: &SoftHca) -> Result<()> {
@@ -105,7 +103,7 @@ fn own_address(config: &Config, bootstrap: &Bootstrap) -> Result<IpAddr> {
         let octets: [u8; 16] = bytes.as_slice().try_into().map_err(|_| TransportError::Address { pe })?;
         let other = Ipv6Addr::from(octets).to_canonical();
         if !(other.is_loopback() || has_scope(other))
-            && let Some(address) = towards(other)
+            && let Some(address) = interfaces::towards(other)
         {
             return Ok(address);
         }
@@ -123,15 +121,6 @@ fn own_address(config: &Config, bootstrap: &Bootstrap) -> Result<IpAddr> {
 /// not know.
 fn has_scope(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
-}
-
-/// Returns the address of this node that packets to `other` come from.
-fn towards(other: IpAddr) -> Option<IpAddr> {
-    let any: IpAddr = if other.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    // This only looks up a route.
-    let socket = UdpSocket::bind((any, 0)).ok()?;
-    socket.connect((other, SOME_PORT)).ok()?;
-    Some(socket.local_addr().ok()?.ip())
 }
 
 fn to_v6(address: IpAddr) -> Ipv6Addr {
@@ -184,10 +173,5 @@ mod tests {
         for (address, scoped) in [("fe80::1", true), ("fd00::1", false), ("::1", false), ("169.254.1.1", false)] {
             assert_eq!(has_scope(address.parse().unwrap()), scoped, "{address}");
         }
-    }
-
-    #[test]
-    fn the_way_to_this_machine_starts_here() {
-        assert_eq!(towards(Ipv4Addr::LOCALHOST.into()), Some(Ipv4Addr::LOCALHOST.into()));
     }
 }
