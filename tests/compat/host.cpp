@@ -230,6 +230,18 @@ void second_part() {
 
 int complaints = 0;
 
+// Places for results that are not there.
+void nulls() {
+    complaints = 0;
+    oxshmem_nv_error_handler([](const char *, const char *reason) { complaints += std::strstr(reason, "is null") != nullptr; });
+    nvshmem_query_thread(nullptr);
+    CHECK(complaints == 1);
+    nvshmem_team_get_config(NVSHMEM_TEAM_WORLD, nullptr);
+    CHECK(complaints == 2);
+    CHECK(nvshmemx_team_get_uniqueid(nullptr) == NVSHMEMX_ERROR_INVALID_VALUE);
+    oxshmem_nv_error_handler(nullptr);
+}
+
 // Calls without a status tell the handler, which may return.
 void failures() {
     complaints = 0;
@@ -260,6 +272,7 @@ int main() {
         queue_pairs();
         collectives();
         failures();
+        nulls();
         second_part();
         nvshmem_finalize();
     }

@@ -416,6 +416,10 @@ int nvshmemx_init_status(void) {
 }
 
 void nvshmem_query_thread(int *provided) {
+    if (provided == nullptr) {
+        fail(__func__, "provided is null; pass the address of an int");
+        return;
+    }
     *provided = NVSHMEM_THREAD_SERIALIZED;
 }
 

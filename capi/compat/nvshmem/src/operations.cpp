@@ -358,6 +358,10 @@ int nvshmem_team_split_2d(nvshmem_team_t parent, int xrange, const nvshmem_team_
 }
 // An id of OxSHMEM's has 128 random bits; 64 of them tell the ids of a job apart.
 int nvshmemx_team_get_uniqueid(nvshmemx_team_uniqueid_t *id) {
+    if (id == nullptr) {
+        print(__func__, "the id is null; pass the address of an nvshmemx_team_uniqueid_t");
+        return NVSHMEMX_ERROR_INVALID_VALUE;
+    }
     oxshmem_team_uniqueid full = {};
     const int status = run_with_status(__func__, [&] { return oxshmem_team_get_uniqueid(&full); });
     if (status == NVSHMEMX_SUCCESS) {
@@ -381,6 +385,10 @@ void nvshmem_team_destroy(nvshmem_team_t team) {
     run(__func__, [&] { return oxshmem_team_destroy(team); });
 }
 void nvshmem_team_get_config(nvshmem_team_t team, nvshmem_team_config_t *config) {
+    if (config == nullptr) {
+        fail(__func__, "the configuration is null; pass the address of an nvshmem_team_config_t");
+        return;
+    }
     if (bound(__func__, false) && oxshmem_host_team_n_pes(team) < 0) {
         fail(__func__, "%s", oxshmem_error());
         return;
