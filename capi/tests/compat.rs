@@ -354,7 +354,7 @@ fn devices_that_are_excluded_or_mapped_are_so_here() {
     let (good, said, text) = with_variables(&[("NVSHMEM_HCA_LIST", "^mlx9_0:1,mlx9_1:2")]);
     assert!(good && said.contains(&"OXSHMEM_HCA_DEVICES=^mlx9_0,mlx9_1".to_owned()), "{said:?}");
     assert!(text.contains("NVSHMEM_HCA_LIST=^mlx9_0:1,mlx9_1:2 excludes these devices with all their ports"), "{text}");
-    // OxSHMEM's own variables win, also where the two would contradict each other.
+    // OxSHMEM's own variables win, even where the two would contradict each other.
     let own = [
         ("NVSHMEM_HCA_LIST", "mlx9_0"),
         ("NVSHMEM_MAX_TEAMS", "64"),

@@ -243,7 +243,7 @@ pub(crate) fn start_hub(
         // The IPv6 listener takes IPv4 too; a kernel without IPv6 refuses it.
         let hub =
             Hub::start(at(Ipv6Addr::UNSPECIFIED.into())).or_else(|_| Hub::start(at(Ipv4Addr::UNSPECIFIED.into())))?;
-        // What is wrong in the environment is the error of the one who joins the job.
+        // Joining the job reports what is wrong in the environment.
         let wanted = Config::from_env().map(|config| config.interface().clone()).unwrap_or_default();
         let mut hosts = addresses(&wanted, &interfaces()?);
         hosts.truncate(MAX_ADDRESSES);

@@ -219,9 +219,10 @@ bool read_size(const char *value, double &bytes) {
     return true;
 }
 
-// Returns the size up to which the heap grows: programs take for granted that it has the size of a
-// GPU's memory. What asks for less is no reason to limit it, and what asks for more than there can
-// be is no reason to end init. A value that is no size init refuses, and says how sizes are written.
+// Returns the size up to which the heap grows. Programs take for granted that it may be as large as
+// a GPU's memory. What asks for less is no reason to limit it, and what asks for more than there
+// can be is no reason to end init. Init refuses a value that is no size, and says how sizes are
+// written.
 std::string heap_max() {
     constexpr double kMiB = 1 << 20, kDefault = 128.0 * 1024, kMost = 512.0 * 1024;
     double most = kDefault;
