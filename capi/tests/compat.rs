@@ -208,8 +208,43 @@ fn a_job_with_an_mpi_communicator() {
         let program = common::scratch(mpi.compiler).join("nvshmem");
         let source = sources().join("mpi.cpp");
         mpi.compile(&source, &home().join("include"), (&home().join("lib"), "nvshmem_host"), &program);
-        let text = mpi.run(&program);
-        (0..3).for_each(|pe| assert!(text.contains(&format!("PE {pe} of 3 has joined through MPI")), "{text}"));
+        for variables in [&[][..], &[("NVSHMEM_BOOTSTRAP", "MPI")]] {
+            let text = mpi.run(&program, variables);
+            (0..3).for_each(|pe| assert!(text.contains(&format!("PE {pe} of 3 has joined through MPI")), "{text}"));
+        }
+    }
+}
+
+/// Plain init of a program that has called MPI_Init, with the functions of an MPI of one process,
+/// in either binary interface. PMI is MPI's then, and another user of it fails.
+#[test]
+fn plain_init_joins_by_mpi_if_the_variable_says_so() {
+    let program = built("misuse");
+    let functions = "#include <stdint.h>\n#include <stdio.h>\n\
+        int MPI_Initialized(int *flag) { *flag = 1; return 0; }\n\
+        int MPI_Comm_rank(uint64_t comm, int *rank) { *rank = 0; return !IS_WORLD(comm); }\n\
+        int MPI_Comm_size(uint64_t comm, int *size) { *size = 1; return !IS_WORLD(comm); }\n\
+        int MPI_Bcast(void *buffer, int count, uint64_t type, int root, uint64_t comm) {\n\
+        fprintf(stderr, \"a broadcast of %d bytes\\n\", count); return !IS_WORLD(comm); }\n";
+    for (name, interface) in [
+        ("mpich", "#define IS_WORLD(comm) ((comm) == 0x44000000)\n"),
+        (
+            "open_mpi",
+            "char ompi_mpi_byte[8], ompi_mpi_comm_world[8];\n#define IS_WORLD(comm) ((comm) == (uint64_t)ompi_mpi_comm_world)\n",
+        ),
+    ] {
+        let scratch = common::scratch(&format!("fake-{name}"));
+        let (source, library) = (scratch.join("mpi.c"), scratch.join("libfake.so"));
+        std::fs::write(&source, format!("{interface}{functions}")).unwrap();
+        common::succeeds(Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&library, &source]));
+        for (bootstrap, broadcasts) in [("MPI", true), ("mpi", true), ("PMI", false)] {
+            let mut command = Command::new(&program);
+            command.arg("none").env("OXSHMEM_DEVICE", "cpu").env("NVSHMEM_BOOTSTRAP", bootstrap);
+            let output = command.env("LD_PRELOAD", &library).output().unwrap();
+            let text = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{name} {bootstrap}: {text}");
+            assert_eq!(text.contains("a broadcast of 512 bytes"), broadcasts, "{name} {bootstrap}: {text}");
+        }
     }
 }
 

@@ -15,7 +15,7 @@ fn joins(mpi: &Mpi) {
     let include = common::manifest().join("../device-kernels/include");
     let source = common::manifest().join("tests/programs/mpi.c");
     mpi.compile(&source, &include, (&common::library(), "oxshmem"), &program);
-    let text = mpi.run(&program);
+    let text = mpi.run(&program, &[]);
     (0..3).for_each(|rank| assert!(text.contains(&format!("PE {rank} of 3 has joined")), "{text}"));
 }
 

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
 // A job that is joined through an MPI communicator, in which the processes stand in another order
-// than in MPI_COMM_WORLD. MPI works before, between and after.
+// than in MPI_COMM_WORLD, or, if NVSHMEM_BOOTSTRAP is MPI, without one. MPI works before, between
+// and after.
 #include <mpi.h>
+
+#include <cstdlib>
+#include <cstring>
 
 #include "check.h"
 
@@ -14,11 +18,17 @@ int main(int argc, char **argv) {
     MPI_Comm reversed;
     MPI_Comm_split(MPI_COMM_WORLD, 0, size - rank, &reversed);
 
+    const char *bootstrap = std::getenv("NVSHMEM_BOOTSTRAP");
+    const bool by_variable = bootstrap != nullptr && std::strcmp(bootstrap, "MPI") == 0;
     nvshmemx_init_attr_t attributes = NVSHMEMX_INIT_ATTR_INITIALIZER;
     attributes.mpi_comm = &reversed;
-    CHECK(nvshmemx_init_attr(NVSHMEMX_INIT_WITH_MPI_COMM, &attributes) == NVSHMEMX_SUCCESS);
+    if (by_variable) {
+        nvshmem_init();
+    } else {
+        CHECK(nvshmemx_init_attr(NVSHMEMX_INIT_WITH_MPI_COMM, &attributes) == NVSHMEMX_SUCCESS);
+    }
     const int me = nvshmem_my_pe(), n = nvshmem_n_pes();
-    CHECK(n == size && me == size - 1 - rank);
+    CHECK(n == size && me == (by_variable ? rank : size - 1 - rank));
 #ifdef __CUDACC__
     int gpus = 0;
     CHECK(cudaGetDeviceCount(&gpus) == cudaSuccess && gpus > 0);

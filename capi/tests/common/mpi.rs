@@ -52,8 +52,9 @@ impl Mpi {
         );
     }
 
-    /// Runs a program as three processes on the `cpu` device; returns what they print.
-    pub fn run(&self, program: &Path) -> String {
+    /// Runs a program as three processes on the `cpu` device, with these variables; returns what
+    /// they print.
+    pub fn run(&self, program: &Path, variables: &[(&str, &str)]) -> String {
         super::succeeds(
             Command::new(self.launcher[0])
                 .args(&self.launcher[1..])
@@ -61,7 +62,8 @@ impl Mpi {
                 .arg(program)
                 .env("OXSHMEM_DEVICE", "cpu")
                 .env("OXSHMEM_HEAP_MAX", "64M")
-                .env("OXSHMEM_HEAP_CHUNK", "2M"),
+                .env("OXSHMEM_HEAP_CHUNK", "2M")
+                .envs(variables.iter().copied()),
         )
     }
 }

@@ -13,6 +13,7 @@
 #include <dirent.h>
 #include <mutex>
 #include <string>
+#include <strings.h>
 #include <vector>
 
 extern char **environ;
@@ -288,6 +289,11 @@ const char *const kNeedless[] = {
 } // namespace
 
 namespace oxshmem_nv {
+
+bool wants_mpi() {
+    const char *value = std::getenv("NVSHMEM_BOOTSTRAP");
+    return value != nullptr && strcasecmp(value, "MPI") == 0;
+}
 
 void read_environment() {
     static std::once_flag once;

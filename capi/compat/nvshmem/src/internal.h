@@ -35,6 +35,12 @@ int translate(const char *call, int status);
 // here in one warning.
 void read_environment();
 
+// Whether init without flags is to join by the program's MPI (NVSHMEM_BOOTSTRAP).
+bool wants_mpi();
+
+// The address of the handle of MPI_COMM_WORLD, null if the program has not called MPI_Init.
+const void *world_of_mpi();
+
 // Asks the program's MPI for this process's rank in a communicator, and for its size. Null, or why
 // it could not; then both are as they were.
 const char *place_by_mpi(const void *communicator, int *rank, int *size);

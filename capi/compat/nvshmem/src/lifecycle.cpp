@@ -242,10 +242,13 @@ int join(const char *call, unsigned flags, const nvshmemx_init_attr_t *attribute
     }
     read_environment();
     int status;
-    if (ways == NVSHMEMX_INIT_WITH_MPI_COMM) {
+    // A launcher's PMI is MPI's once MPI has begun.
+    const void *world = ways == 0 && wants_mpi() ? world_of_mpi() : nullptr;
+    if (ways == NVSHMEMX_INIT_WITH_MPI_COMM || world != nullptr) {
         char id[512];
         int rank = 0, size = 0;
-        if (const char *problem = broadcast_by_mpi(attributes->mpi_comm, id, sizeof(id), &rank, &size)) {
+        const void *communicator = world != nullptr ? world : attributes->mpi_comm;
+        if (const char *problem = broadcast_by_mpi(communicator, id, sizeof(id), &rank, &size)) {
             print(call, "%s", problem);
             return NVSHMEMX_ERROR_INVALID_VALUE;
         }

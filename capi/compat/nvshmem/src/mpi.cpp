@@ -13,8 +13,9 @@
 
 namespace {
 
-// MPI_BYTE in the common interface of MPICH and its derivatives.
+// MPI_BYTE and MPI_COMM_WORLD in the common interface of MPICH and its derivatives.
 constexpr uint64_t kMpichByte = 0x4c00010d;
+constexpr int kMpichWorld = 0x44000000;
 
 void *find(const char *name) {
     if (void *found = dlsym(RTLD_DEFAULT, name)) {
@@ -46,6 +47,12 @@ struct Mpi {
     uint64_t byte = 0, communicator = 0;
 };
 
+// Whether MPI_Init has been called, as this function of MPI says.
+bool is_ready(Initialized initialized) {
+    int ready = 0;
+    return initialized != nullptr && initialized(&ready) == 0 && ready != 0;
+}
+
 // Finds the program's MPI, and reads the handle at `communicator`. Null, or why it could not.
 const char *find_mpi(const void *communicator, Mpi &mpi) {
     const auto initialized = reinterpret_cast<Initialized>(find("MPI_Initialized"));
@@ -58,8 +65,7 @@ const char *find_mpi(const void *communicator, Mpi &mpi) {
     if (initialized == nullptr || mpi.comm_rank == nullptr || mpi.comm_size == nullptr || mpi.broadcast == nullptr) {
         return "no MPI library is in this process; link the program with one, or join by NVSHMEMX_INIT_WITH_UNIQUEID (8)";
     }
-    int ready = 0;
-    if (initialized(&ready) != 0 || ready == 0) {
+    if (!is_ready(initialized)) {
         return "MPI is not initialised; call MPI_Init first";
     }
     if (const void *open_mpi_byte = find("ompi_mpi_byte")) {
@@ -86,6 +92,17 @@ const char *ask_place(const Mpi &mpi, int *rank, int *size) {
 } // namespace
 
 namespace oxshmem_nv {
+
+const void *world_of_mpi() {
+    if (!is_ready(reinterpret_cast<Initialized>(find("MPI_Initialized")))) {
+        return nullptr;
+    }
+    if (find("ompi_mpi_byte") == nullptr) {
+        return &kMpichWorld;
+    }
+    static const void *const open_mpi_world = find("ompi_mpi_comm_world");
+    return open_mpi_world == nullptr ? nullptr : &open_mpi_world;
+}
 
 const char *place_by_mpi(const void *communicator, int *rank, int *size) {
     Mpi mpi;
