@@ -147,9 +147,9 @@ fn a_staging_ring_that_stays_full_is_named() {
     }
 }
 
-/// Rounds in which a signal came before the data that it announces, at any PE.
-fn stale(transport: Transport, complete: bool, seed: u32) -> u32 {
-    let job = Job::new(PE, "order", 2).args(&[if complete { "1" } else { "0" }, "40"]).transport(transport);
+/// Rounds of this case in which a signal came before the data that it announces, at any PE.
+fn stale(case: &str, args: &[&str], transport: Transport, seed: u32) -> u32 {
+    let job = Job::new(PE, case, 2).args(args).transport(transport);
     let outcome = job.env("OXSHMEM_SOFT_FAULTS", format!("seed={seed},reorder=0.5,delay=200us")).passes();
     (0..2)
         .map(|rank| {
@@ -168,14 +168,25 @@ fn stale(transport: Transport, complete: bool, seed: u32) -> u32 {
 fn a_missing_quiet_is_found_out() {
     const SEEDS: std::ops::Range<u32> = 0..8;
     for transport in [Transport::Ibgda, Transport::Ibrc] {
-        let found: Vec<u32> = SEEDS.map(|seed| stale(transport, false, seed)).collect();
+        let found: Vec<u32> = SEEDS.map(|seed| stale("order", &["0", "40"], transport, seed)).collect();
         assert!(found.iter().any(|count| *count > 0), "{transport:?}: the missing quiet was not noticed: {found:?}");
         for seed in SEEDS {
             assert_eq!(
-                stale(transport, true, seed),
+                stale("order", &["1", "40"], transport, seed),
                 0,
                 "{transport:?}: the program with a quiet fails with seed {seed}"
             );
+        }
+    }
+}
+
+/// The fence of the layer for programs that are written for NVSHMEM is for the operations of all
+/// blocks, whose queue pairs are several.
+#[test]
+fn a_fence_of_the_layer_orders_what_other_blocks_have_put() {
+    for transport in [Transport::Ibgda, Transport::Ibrc] {
+        for seed in 0..4 {
+            assert_eq!(stale("compat_fence", &["40"], transport, seed), 0, "{transport:?}, seed {seed}");
         }
     }
 }

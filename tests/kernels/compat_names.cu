@@ -184,6 +184,51 @@ OXSHMEM_KERNEL(compat_bad_qp, uint64_t *cell, int handle) {
     nvshmemx_qp_uint64_p(cell, 1, next_pe(), handle);
 }
 
+// Block 0 puts a round's `n` words, none of which is 0, block 1 signals that they are there, and
+// block 2 counts the rounds whose signal came before the words. FENCE_BY in pe/compat_names.rs has
+// who fences in between, and by which queue pairs.
+OXSHMEM_KERNEL(compat_fence, uint64_t *in, uint64_t *out, uint32_t n, uint64_t *signal, uint32_t *handover, uint32_t rounds,
+               int *handles, int n_handles, int by_putter, uint64_t *stale) {
+    const int to = next_pe();
+    for (uint32_t round = 0; round < rounds; ++round) {
+        uint64_t *const there = in + static_cast<uint64_t>(round) * n, *const here = out + static_cast<uint64_t>(round) * n;
+        if (block_rank() == 0) {
+            if (n_handles > 0) {
+                nvshmemx_qp_uint64_put_nbi_block(there, here, n, to, handles[0]);
+            } else {
+                nvshmemx_uint64_put_nbi_block(there, here, n, to);
+            }
+            if (thread_rank() == 0) {
+                if (by_putter != 0) {
+                    nvshmem_fence();
+                }
+                store<order::release, reach::device>(handover, round + 1);
+            }
+        } else if (block_rank() == 1 && thread_rank() == 0) {
+            while (load<order::acquire, reach::device>(handover) <= round) {
+                pause();
+            }
+            if (n_handles > 0) {
+                nvshmemx_qp_fence(to, handles, n_handles);
+                nvshmemx_qp_signal_op(signal, round + 1, NVSHMEM_SIGNAL_SET, to, handles[n_handles - 1]);
+            } else {
+                if (by_putter == 0) {
+                    nvshmem_fence();
+                }
+                nvshmemx_signal_op(signal, round + 1, NVSHMEM_SIGNAL_SET, to);
+            }
+        } else if (block_rank() == 2 && thread_rank() == 0) {
+            nvshmem_signal_wait_until(signal, NVSHMEM_CMP_GE, round + 1);
+            for (uint32_t i = 0; i < n; ++i) {
+                if (peek(there + i) == 0) {
+                    *stale += 1;
+                    break;
+                }
+            }
+        }
+    }
+}
+
 // Names of the library itself, regions and shared memory, counted signals, and a barrier by each
 // group of four warps in turn.
 OXSHMEM_KERNEL(compat_library, unsigned char *inbox, unsigned char *outbox, uint64_t *counter, uint32_t bytes,

@@ -97,6 +97,45 @@ pub fn qps(_: &[String]) -> Outcome {
     rig.finish()
 }
 
+/// What the kernel `compat_fence` is told of who fences: how many handles of queue pairs it gets,
+/// and whether the block that puts fences. Otherwise the block that signals does.
+const FENCE_BY: [(&str, usize, bool); 4] = [
+    ("the block that signals", 0, false),
+    ("the block that puts", 0, true),
+    ("the block that signals, by the same handle", 1, false),
+    ("the block that signals, by another handle", 2, false),
+];
+
+/// `compat_fence ROUNDS`: prints how often a signal of one block came before the data of another,
+/// with a fence in between.
+pub fn fence(args: &[String]) -> Outcome {
+    const WORDS: usize = 375;
+    let [rounds] = args else { return Err("compat_fence ROUNDS".into()) };
+    let rounds: u32 = rounds.parse()?;
+    let rig = Rig::new(&COMPAT_NAMES)?;
+    let contexts =
+        rig.pe.team_world().create_contexts(&rig.pe, &ContextOptions::new(Sharing::Device).count(2).depth(256))?;
+    assert_eq!(contexts.numbers(&rig.pe)?, 0..2);
+    let handles = rig.filled(&[FIRST, FIRST + 1])?;
+    let all = rounds as usize * WORDS;
+    let mut total = 0;
+    for (who, n_handles, by_putter) in FENCE_BY {
+        let (incoming, outgoing) = (rig.pe.alloc::<u64>(all)?, rig.filled(&vec![u64::MAX; all])?);
+        let (signal, stale, handover) = (rig.pe.alloc::<u64>(1)?, rig.pe.alloc::<u64>(1)?, rig.pe.alloc::<u32>(1)?);
+        rig.pe.barrier_all()?;
+        let (n_handles, by_putter) = (n_handles as i32, i32::from(by_putter));
+        let n = WORDS as u32;
+        let args = (&incoming, &outgoing, n, &signal, &handover, rounds, &handles, n_handles, by_putter, &stale);
+        rig.run_linear("compat_fence", 3, 32, args)?;
+        rig.pe.barrier_all()?;
+        let found = rig.pe.read(stale.view(..1))?[0];
+        println!("fence by {who}: {found}");
+        total += found;
+    }
+    println!("stale={total}");
+    rig.finish()
+}
+
 /// `compat_exit`: a kernel ends the job with a status, which every PE learns.
 pub fn exit(_: &[String]) -> Outcome {
     let rig = Rig::new(&COMPAT_NAMES)?;

@@ -167,6 +167,7 @@ const CASES: &[Case] = &[
     ("typed_collectives", typed::collectives),
     ("compat_own_memory", typed::compat_own_memory),
     ("compat_exit", compat_names::exit),
+    ("compat_fence", compat_names::fence),
     ("compat_names", compat_names::names),
     ("compat_qps", compat_names::qps),
     ("compat_typed", typed::compat_typed),

@@ -150,10 +150,34 @@ template <class Act> OXSHMEM_DEVICE void with_qps(const nvshmemx_qp_handle_t *ha
 template <class S> OXSHMEM_DEVICE void quiet_qps(const nvshmemx_qp_handle_t *handles, int n) {
     with_qps(handles, n, [](const oxshmem::Context &context) { oxshmem::quiet(context, S{}); });
 }
+
+// Orders what all blocks of this PE have posted without a handle before what any of them posts
+// later. One queue pair to each PE is shared by all blocks and keeps the order that a fence marks
+// in it. Blocks that have queue pairs of their own are ordered by completion alone.
+OXSHMEM_LAZY OXSHMEM_DEVICE void fence() {
+    if (oxshmem::port::state().qps_per_pe > 1) {
+        oxshmem::quiet();
+    } else {
+        oxshmem::fence();
+    }
+}
+
+// Does the same for the operations by these handles. A handle has one queue pair to each PE, except
+// over IBRC, where it has none of its own.
 template <class S> OXSHMEM_DEVICE void fence_qps(const nvshmemx_qp_handle_t *handles, int n) {
     S::sync();
     if (S::rank() == 0) {
-        with_qps(handles, n, [](const oxshmem::Context &context) { oxshmem::fence(context); });
+        const bool single = handles != nullptr && n == 1 && handles[0] != NVSHMEMX_QP_ALL;
+        const bool shared = oxshmem::port::state().network == static_cast<uint32_t>(oxshmem::abi::Network::ibrc);
+        with_qps(handles, n, [single, shared](const oxshmem::Context &context) {
+            if (shared || context.n_pes == 0) {
+                fence();
+            } else if (single) {
+                oxshmem::fence(context);
+            } else {
+                oxshmem::quiet(context);
+            }
+        });
     }
     S::sync();
 }

@@ -126,7 +126,7 @@ OXSHMEM_NV_HOST(void, nvshmemx_signal_wait_until_on_stream, (uint64_t * signal, 
 
 // Ordering.
 OXSHMEM_NV_BOTH(void, nvshmem_quiet, (), oxshmem::quiet(S{}), oxshmem_nv_quiet(__func__))
-OXSHMEM_NV_BOTH(void, nvshmem_fence, (), oxshmem::fence(), oxshmem_nv_fence(__func__))
+OXSHMEM_NV_BOTH(void, nvshmem_fence, (), oxshmem_nv::fence(), oxshmem_nv_fence(__func__))
 OXSHMEM_NV_HOST(void, nvshmemx_quiet_on_stream, (cudaStream_t stream), oxshmem_nv_quiet_on_stream(__func__, stream))
 // The sources of what was put may be changed after a flush. What a quiet promises is more.
 OXSHMEM_NV_BOTH(void, nvshmemx_flush, (), oxshmem::quiet(S{}), oxshmem_nv_quiet(__func__))
