@@ -25,6 +25,11 @@ unsafe fn place<'a>(what: &str, to: *mut i32) -> Result<&'a mut i32, Failure> {
     unsafe { to.as_mut() }.ok_or_else(|| Failure::invalid(format!("{what} is null")))
 }
 
+/// Returns the numbers by which a team is split.
+fn strided(start: c_int, stride: c_int, size: c_int) -> Result<[usize; 3], Failure> {
+    Ok([number("start", start)?, number("stride", stride)?, number("size", size)?])
+}
+
 fn asked(of: impl FnOnce(&Pe) -> Result<c_int, Failure>) -> c_int {
     answer(|_| -1, || of(pe().as_ref().ok_or_else(Failure::no_pe)?))
 }
@@ -59,9 +64,32 @@ unsafe extern "C" fn oxshmem_team_split_strided(
         // SAFETY: the caller's promise.
         let team = unsafe { place("team", team) }?;
         *team = TEAM_INVALID;
-        let (start, stride, size) = (number("start", start)?, number("stride", stride)?, number("size", size)?);
+        let [start, stride, size] = strided(start, stride, size)?;
         let made = own.team(parent)?.split_strided(own, start, stride, size)?;
         *team = made.map_or(TEAM_INVALID, |team| team.handle());
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn oxshmemx_team_split_own(
+    parent: i32,
+    start: c_int,
+    stride: c_int,
+    size: c_int,
+    team: *mut i32,
+) -> c_int {
+    with_pe(|own| {
+        // SAFETY: the caller's promise.
+        let team = unsafe { place("team", team) }?;
+        *team = TEAM_INVALID;
+        let numbers = strided(start, stride, size);
+        // A PE with a wrong number takes part, by one that fits no team, since the others wait for
+        // it.
+        let [start, stride, size] = *numbers.as_ref().unwrap_or(&[usize::MAX, 1, 1]);
+        let made = own.team(parent)?.split_own(own, start, stride, size);
+        numbers?;
+        *team = made?.map_or(TEAM_INVALID, |team| team.handle());
         Ok(())
     })
 }

@@ -73,7 +73,7 @@ fn complaint(program: &Path, how: &str) -> String {
 #[test]
 fn everything_that_the_host_can_call() {
     let program = built("host");
-    for (transport, npes) in [("p2p", 1), ("p2p", 3), ("ibgda", 2)] {
+    for (transport, npes) in [("p2p", 1), ("p2p", 3), ("p2p", 6), ("ibgda", 2)] {
         common::job(&program, &[], npes, &[("OXSHMEM_DEVICE", "cpu"), ("OXSHMEM_TRANSPORT", transport)]);
     }
 }

@@ -8,7 +8,7 @@ use bytemuck::Zeroable;
 use super::choice::{self, Chooser, Shape};
 use super::error::TeamError;
 use super::meeting::Meeting;
-use super::members::{Members, Split};
+use super::members::{Members, Split, own_parts};
 use super::nodes::TeamNodes;
 use super::rows::{self, Offer, Place};
 use super::storage::Ground;
@@ -124,6 +124,33 @@ impl Team {
         Ok(pe.split(self, Split::Strided { start, stride, size })?.into_iter().next())
     }
 
+    /// Does what [`split_strided`](Self::split_strided) does, but each PE passes the numbers of its
+    /// own part, so one call makes several teams, of different PEs each. `None` on PEs that are not
+    /// in the part that they name. Collective over this team.
+    ///
+    /// # Errors
+    /// Fails like [`split_strided`](Self::split_strided), or because a PE that is in the part of
+    /// another one passes other numbers than that one. Numbers that do not fit this team are an
+    /// error on the PE that passes them; the others get their teams.
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// # let pe = oxshmem::init()?;
+    /// let pairs = pe.n_pes() / 2;
+    /// let world = pe.team_world();
+    /// if pe.my_pe() < 2 * pairs {
+    ///     let pair = world.split_own(&pe, pe.my_pe() / 2 * 2, 1, 2)?;
+    ///     assert_eq!(pair.map(|team| team.n_pes()), Some(2));
+    /// } else {
+    ///     world.split_own(&pe, pe.my_pe(), 1, 1)?;
+    /// }
+    /// # pe.finalize()
+    /// # }
+    /// ```
+    pub fn split_own(&self, pe: &Pe, start: usize, stride: usize, size: usize) -> Result<Option<Team>> {
+        Ok(pe.split_own(self, [start, stride, size])?.into_iter().next())
+    }
+
     /// Lays the PEs of this team out in rows of `xrange` (at most all of them; the last may be
     /// shorter), and makes a team of each row and of each column: those of this PE. Collective over
     /// this team.
@@ -212,6 +239,15 @@ impl Team {
     }
 }
 
+/// Takes the numbers that a member splits a team by from the front of what it has said.
+fn take_split(said: &mut Vec<u8>) -> Split {
+    let rest = said.split_off(said.len().min(size_of::<[u64; 3]>()));
+    let front = std::mem::replace(said, rest);
+    let mut words = front.as_chunks::<8>().0.iter().map(|word| u64::from_be_bytes(*word));
+    let mut next = || words.next().and_then(|word| usize::try_from(word).ok()).unwrap_or_default();
+    Split::Strided { start: next(), stride: next(), size: next() }
+}
+
 /// What creating teams takes of a PE.
 impl Pe {
     /// Takes a team out of the table.
@@ -231,6 +267,26 @@ impl Pe {
         let told = meeting.hold(self, 0, &self.offer())?;
         let parts = split.apply(told.len())?;
         self.create(&meeting, &told, &parts)
+    }
+
+    /// Makes the parts of a team whose members each name their own, and returns that which this PE
+    /// is in.
+    fn split_own(&self, parent: &Team, numbers: [usize; 3]) -> Result<Vec<Team>> {
+        parent.live_handle(self.id(), self.my_pe())?;
+        let meeting = Meeting::of_entry(&parent.0, "split_own");
+        let said = numbers.map(|number| (number as u64).to_be_bytes());
+        let mut told = meeting.hold(self, 0, &[said.as_flattened(), &self.offer()].concat())?;
+        let calls: Vec<Split> = told.iter_mut().map(|(_, said)| take_split(said)).collect();
+        let parts = own_parts(&calls).map_err(|(number, other)| TeamError::Parts {
+            pe: told[number].0 as usize,
+            call: calls[number].to_string(),
+            other: told[other].0 as usize,
+            other_call: calls[other].to_string(),
+        })?;
+        let made = self.create(&meeting, &told, &parts)?;
+        // Members of a part pass what fits, and a PE in none has let the others go on.
+        calls[meeting.index].apply(calls.len())?;
+        Ok(made)
     }
 
     fn ground(&self) -> Ground<'_> {

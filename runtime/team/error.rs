@@ -38,6 +38,21 @@ pub enum TeamError {
         /// What does not fit.
         reason: String,
     },
+    /// PEs that split a team, each by numbers of its own, and do not agree on a part. Nothing was
+    /// created.
+    #[error(
+        "PE {pe} calls {call}, and PE {other}, which is a member of that, calls {other_call}; all members of a part pass the same numbers"
+    )]
+    Parts {
+        /// A PE that is in the part that it names.
+        pe: usize,
+        /// Its call, with its arguments.
+        call: String,
+        /// A PE that is in that part as well, and names another one.
+        other: usize,
+        /// What that one calls.
+        other_call: String,
+    },
     /// A team that cannot be destroyed.
     #[error("{name} cannot be destroyed; it ends with finalize")]
     Predefined {

@@ -108,6 +108,30 @@ impl Split {
     }
 }
 
+/// Returns the parts of a team whose members call one split each, `calls` by number in the team. A
+/// member that is in the part that it names is in that part; another one is in none.
+///
+/// # Errors
+/// A member that names its part, and one that is in that part and calls something else.
+pub(crate) fn own_parts(calls: &[Split]) -> Result<Vec<Vec<usize>>, (usize, usize)> {
+    let mut parts: Vec<Vec<usize>> = Vec::new();
+    let mut placed = vec![false; calls.len()];
+    for (number, call) in calls.iter().enumerate() {
+        if placed[number] {
+            continue;
+        }
+        // A call that fits no team is its caller's error alone.
+        let named = call.apply(calls.len()).unwrap_or_default();
+        let Some(part) = named.into_iter().find(|part| part.contains(&number)) else { continue };
+        if let Some(other) = part.iter().find(|member| calls[**member] != *call) {
+            return Err((number, *other));
+        }
+        part.iter().for_each(|member| placed[*member] = true);
+        parts.push(part);
+    }
+    Ok(parts)
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -146,6 +170,25 @@ mod tests {
         let (x, y) = ([vec![0, 1, 2], vec![3, 4, 5], vec![6, 7]], [vec![0, 3, 6], vec![1, 4, 7], vec![2, 5]]);
         assert_eq!(teams, [x, y].concat());
         assert_eq!(Split::TwoD { xrange: 99 }.apply(2).unwrap(), [vec![0, 1], vec![0], vec![1]]);
+    }
+
+    #[test]
+    fn members_that_name_their_own_parts_have_to_agree() {
+        let strided = |start, stride, size| Split::Strided { start, stride, size };
+        let by_node = |number: usize| strided(number / 3 * 3, 1, 3);
+        assert_eq!(own_parts(&[0, 1, 2, 3, 4, 5].map(by_node)).unwrap(), [[0, 1, 2], [3, 4, 5]]);
+        let across = |number: usize| strided(number % 2, 2, 2);
+        assert_eq!(own_parts(&[0, 1, 2, 3].map(across)).unwrap(), [[0, 2], [1, 3]]);
+        // All name one part, and some are not in it.
+        assert_eq!(own_parts(&[strided(1, 1, 2); 4]).unwrap(), [[1, 2]]);
+        // Each names the other alone, one names nobody, and one a team that does not fit.
+        let calls = [strided(1, 1, 1), strided(0, 1, 1), strided(0, 1, 0), strided(3, 1, 2)];
+        assert_eq!(own_parts(&calls).unwrap(), [[0; 0]; 0]);
+
+        let (first, all) = (strided(0, 1, 2), strided(0, 1, 3));
+        assert_eq!(own_parts(&[first, first, all]), Err((2, 0)));
+        assert_eq!(own_parts(&[first, strided(1, 1, 2), strided(1, 1, 2)]), Err((0, 1)));
+        assert_eq!(own_parts(&[first, strided(9, 1, 1)]), Err((0, 1)));
     }
 
     proptest! {

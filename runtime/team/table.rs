@@ -23,9 +23,9 @@ pub(super) const PREDEFINED: usize = 4;
 /// [`Pe::team_world`](crate::Pe::team_world), [`team_node`](crate::Pe::team_node),
 /// [`team_shared`](crate::Pe::team_shared) and
 /// [`team_same_node_pe`](crate::Pe::team_same_node_pe) exist forever; others are made by splitting
-/// ([`split_strided`](Self::split_strided), [`split_2d`](Self::split_2d)) or from a
-/// [`TeamUniqueId`](crate::TeamUniqueId), and ended by [`destroy`](Self::destroy). Collectives are
-/// [`Operations`](crate::Operations) that take a team.
+/// ([`split_strided`](Self::split_strided), [`split_own`](Self::split_own),
+/// [`split_2d`](Self::split_2d)) or from a [`TeamUniqueId`](crate::TeamUniqueId), and ended by
+/// [`destroy`](Self::destroy). Collectives are [`Operations`](crate::Operations) that take a team.
 ///
 /// Calls that create or destroy a team are collective: over the team that is split or destroyed, or
 /// over the members that the new team will have. All of them make the same calls on a team in the

@@ -201,6 +201,20 @@ void collectives() {
     nvshmem_team_destroy(column);
     nvshmem_team_destroy(alone);
 
+    // Each PE passes the numbers of its own part: every other PE, from 0 or from 1 on.
+    nvshmem_team_t every_other = NVSHMEM_TEAM_INVALID;
+    const int parity = me % 2, members = (n - parity + 1) / 2;
+    CHECK(nvshmem_team_split_strided(NVSHMEM_TEAM_WORLD, parity, 2, members, nullptr, 0, &every_other) == 0);
+    CHECK(nvshmem_team_n_pes(every_other) == members && nvshmem_team_my_pe(every_other) == me / 2);
+    CHECK(nvshmem_barrier(every_other) == 0);
+    nvshmem_team_destroy(every_other);
+    // A PE that is not in the part that it names is in none.
+    if (n > 1) {
+        CHECK(nvshmem_team_split_strided(NVSHMEM_TEAM_WORLD, (me + 1) % n, 1, 1, nullptr, 0, &every_other) == 0);
+        CHECK(every_other == NVSHMEM_TEAM_INVALID);
+    }
+    CHECK(nvshmem_team_split_strided(NVSHMEM_TEAM_WORLD, -1, 1, 1, nullptr, 0, &every_other) != 0);
+
     // A team of this PE alone, by an id.
     config.uniqueid = 0;
     CHECK(nvshmemx_team_get_uniqueid(&config.uniqueid) == 0 && config.uniqueid != 0);

@@ -154,6 +154,7 @@ pub fn teams(_: &[String]) -> Outcome {
         bench.check(&odd_team, &odd)?;
     }
 
+    own_parts(&bench)?;
     for xrange in [1, 2, 3, n, n + 5] {
         let (row, column) = world.split_2d(pe, xrange)?;
         let width = xrange.min(n);
@@ -167,6 +168,47 @@ pub fn teams(_: &[String]) -> Outcome {
     sets(&bench)?;
     bench.rig.pe.barrier_all()?;
     bench.rig.finish()
+}
+
+/// Splits in which each PE names its own part: rows, columns, and parts that some PEs are in.
+fn own_parts(bench: &Bench) -> Outcome {
+    let pe = &bench.rig.pe;
+    let (me, n, world) = (pe.my_pe(), pe.n_pes(), pe.team_world());
+    for width in [1, 2, 3, n] {
+        let first = me / width * width;
+        let row: Vec<usize> = (first..n.min(first + width)).collect();
+        let column: Vec<usize> = (me % width..n).step_by(width).collect();
+        let row_team = world.split_own(pe, first, 1, row.len())?.unwrap();
+        bench.check(&row_team, &row)?;
+        let column_team = world.split_own(pe, me % width, width, column.len())?.unwrap();
+        bench.check(&column_team, &column)?;
+        bench.check_translation(&row_team, &column_team)?;
+        // A part of a part, whose numbers are those in the parent: this PE alone.
+        let alone = row_team.split_own(pe, me - first, 1, 1)?.unwrap();
+        bench.check(&alone, &[me])?;
+        for team in [alone, column_team, row_team] {
+            team.destroy(pe)?;
+        }
+    }
+    // All name one part, as for `split_strided`, which PE 0 is not in.
+    let rest = world.split_own(pe, 1.min(n - 1), 1, (n - 1).max(1))?;
+    assert_eq!(rest.is_some(), n == 1 || me > 0);
+    if let Some(rest) = rest {
+        bench.check(&rest, &(1.min(n - 1)..n).collect::<Vec<_>>())?;
+        rest.destroy(pe)?;
+    }
+    // Each names another one, so there is no team; and a PE whose numbers do not fit learns that.
+    assert!(n == 1 || world.split_own(pe, (me + 1) % n, 1, 1)?.is_none());
+    let odd_one = world.split_own(pe, 0, 1, if me + 1 == n { n + 1 } else { (n - 1).max(1) });
+    if me + 1 == n {
+        let text = team_error(odd_one).to_string();
+        assert!(text.contains(&format!("size {}) of a team of {n} PEs", n + 1)), "{text}");
+    } else {
+        let others = odd_one?.unwrap();
+        bench.check(&others, &(0..n - 1).collect::<Vec<_>>())?;
+        others.destroy(pe)?;
+    }
+    Ok(())
 }
 
 /// Teams of any PEs, in any order.
@@ -288,6 +330,15 @@ pub fn refused(_: &[String]) -> Outcome {
     let failure = if me == 0 { disagreement(team.destroy(pe)) } else { disagreement(team.split_2d(pe, 1)) };
     let text = failure.message;
     assert!(text.contains(&format!("destroy of team {handle:#x}")) && text.contains("split_2d(xrange 1)"), "{text}");
+    // A member of another PE's part that names another one.
+    let error = team_error(world.split_own(pe, 0, 1, if me == 1 { 1 } else { n }));
+    assert!(matches!(error, TeamError::Parts { pe: 0, other: 1, .. }), "{error:?}");
+    let text = error.to_string();
+    assert!(text.contains(&format!("PE 0 calls split_strided(start 0, stride 1, size {n})")), "{text}");
+    assert!(
+        text.contains("and PE 1, which is a member of that, calls split_strided(start 0, stride 1, size 1)"),
+        "{text}"
+    );
     // It is as good as before.
     let team = pe.team(handle)?;
     bench.check(&team, &(0..n).collect::<Vec<_>>())?;

@@ -142,6 +142,10 @@ static void teams(int me, int n) {
         WORKS(oxshmem_host_barrier(rest));
         WORKS(oxshmem_team_destroy(rest));
     }
+    /* Each names its own part: itself alone. */
+    WORKS(oxshmemx_team_split_own(world, me, 1, 1, &rest));
+    EXPECT(oxshmem_host_team_n_pes(rest) == 1 && oxshmem_host_team_translate_pe(rest, 0, world) == me);
+    WORKS(oxshmem_team_destroy(rest));
     WORKS(oxshmem_team_destroy(OXSHMEM_TEAM_INVALID));
     WORKS(oxshmem_team_split_2d(world, 2, &x, &y));
     EXPECT(oxshmem_host_team_my_pe(x) == me % 2 && oxshmem_host_team_my_pe(y) == me / 2);
@@ -237,6 +241,7 @@ static void teams(int me, int n) {
     REFUSED(oxshmem_team_split_strided(world, 0, 1, n + 1, &rest), OXSHMEM_ERROR_TEAM, "last member");
     REFUSED(oxshmem_team_split_strided(world, -1, 1, 1, &rest), OXSHMEM_ERROR_INVALID, "start is -1");
     REFUSED(oxshmem_team_split_strided(world, 0, 1, 1, NULL), OXSHMEM_ERROR_INVALID, "team is null");
+    REFUSED(oxshmemx_team_split_own(world, 0, 1, -1, &rest), OXSHMEM_ERROR_INVALID, "size is -1");
     REFUSED(oxshmem_team_split_2d(world, 1, &x, NULL), OXSHMEM_ERROR_INVALID, "y is null");
     REFUSED(oxshmem_team_init(NULL, 0, 1, &rest), OXSHMEM_ERROR_INVALID, "id is null");
     REFUSED(oxshmem_team_destroy(world), OXSHMEM_ERROR_TEAM, "the world team cannot be destroyed");

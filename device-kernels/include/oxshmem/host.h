@@ -237,6 +237,9 @@ int oxshmem_host_team_translate_pe(oxshmem_team_t source, int pe, oxshmem_team_t
 /* Makes a team of `size` PEs of `parent` from `start` on, `stride` apart. *team is OXSHMEM_TEAM_INVALID on PEs that are not
  * among them. */
 int oxshmem_team_split_strided(oxshmem_team_t parent, int start, int stride, int size, oxshmem_team_t *team);
+/* Does the same where each PE passes the numbers of its own part, so one call makes several teams, of different PEs each. *team
+ * is OXSHMEM_TEAM_INVALID on a PE that is not in the part that it names. */
+int oxshmemx_team_split_own(oxshmem_team_t parent, int start, int stride, int size, oxshmem_team_t *team);
 /* Arranges the PEs of `parent` in rows of `xrange`: *x is the caller's row, *y its column. */
 int oxshmem_team_split_2d(oxshmem_team_t parent, int xrange, oxshmem_team_t *x, oxshmem_team_t *y);
 /* Makes a team of any PEs: one gets an id and passes it to the others. Exactly the members call `init` with it, each with the

@@ -348,9 +348,10 @@ int oxshmem_nv_team_translate_pe(const char *call, nvshmem_team_t source, int pe
     return oxshmem_host_team_translate_pe(source, pe, destination);
 }
 
+// PEs may pass different numbers, each those of its own part.
 int nvshmem_team_split_strided(nvshmem_team_t parent, int start, int stride, int size, const nvshmem_team_config_t *, long,
                                nvshmem_team_t *team) {
-    return run_with_status(__func__, [&] { return oxshmem_team_split_strided(parent, start, stride, size, team); });
+    return run_with_status(__func__, [&] { return oxshmemx_team_split_own(parent, start, stride, size, team); });
 }
 int nvshmem_team_split_2d(nvshmem_team_t parent, int xrange, const nvshmem_team_config_t *, long, nvshmem_team_t *x,
                           const nvshmem_team_config_t *, long, nvshmem_team_t *y) {
