@@ -40,6 +40,7 @@ fn config_at(address: SocketAddr, job: JobId, rank: u32, npes: u32, timeout: Dur
         .rank(rank)
         .npes(npes)
         .bootstrap_timeout(timeout)
+        .meeting_timeout(timeout)
         .build()
         .unwrap()
 }

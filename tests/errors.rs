@@ -65,10 +65,10 @@ jobs! {
     host_collectives_late_once_ibrc_4: "host_collectives_late_once", Ibrc, 4, "OXSHMEM_TIMEOUT" = "500ms";
     host_collectives_missing_ibgda_9: "host_collectives_missing", Ibgda, 9, "OXSHMEM_TIMEOUT" = "1s";
     host_collectives_missing_ibrc_5: "host_collectives_missing", Ibrc, 5, "OXSHMEM_TIMEOUT" = "1s";
-    context_absent_p2p_2: "context_absent", P2p, 2, "OXSHMEM_BOOTSTRAP_TIMEOUT" = "1s";
-    context_absent_ibgda_3: "context_absent", Ibgda, 3, "OXSHMEM_BOOTSTRAP_TIMEOUT" = "1s";
-    aggregate_absent_ibgda_3: "aggregate_absent", Ibgda, 3, "OXSHMEM_BOOTSTRAP_TIMEOUT" = "1s";
-    teams_absent_p2p_3: "teams_absent", P2p, 3, "OXSHMEM_BOOTSTRAP_TIMEOUT" = "1s";
+    context_absent_p2p_2: "context_absent", P2p, 2, "OXSHMEM_MEETING_TIMEOUT" = "1s";
+    context_absent_ibgda_3: "context_absent", Ibgda, 3, "OXSHMEM_MEETING_TIMEOUT" = "1s";
+    aggregate_absent_ibgda_3: "aggregate_absent", Ibgda, 3, "OXSHMEM_MEETING_TIMEOUT" = "1s";
+    teams_absent_p2p_3: "teams_absent", P2p, 3, "OXSHMEM_MEETING_TIMEOUT" = "1s";
     stream_aborted_ibrc_3: "stream_aborted", Ibrc, 3, "OXSHMEM_TIMEOUT" = "1h";
     stream_errors_ibrc_2: "stream_errors", Ibrc, 2, "OXSHMEM_TIMEOUT" = "150ms";
     timeouts_ibrc_2: "timeouts", Ibrc, 2, "OXSHMEM_TIMEOUT" = "150ms";

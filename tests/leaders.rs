@@ -31,6 +31,7 @@ fn config(hub: &Hub, rank: u32, npes: u32, node: &str, timeout: Duration) -> Con
         .npes(npes)
         .node(node)
         .bootstrap_timeout(timeout)
+        .meeting_timeout(timeout)
         .build()
         .unwrap()
 }

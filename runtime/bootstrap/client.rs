@@ -36,6 +36,8 @@ pub struct Client {
     job: JobId,
     generation: u32,
     timeout: Duration,
+    /// How long a call waits for other PEs.
+    meeting: Duration,
     route: Route,
     peers: Vec<Peer>,
     /// Held for the length of a collective: its sequence number, and whether this PE has finalized.
@@ -74,16 +76,18 @@ impl Shared {
 }
 
 impl Client {
-    /// Connects before the deadline, and waits for all other ranks for `timeout`.
+    /// Connects before the deadline, and waits for all other ranks for `timeout`, and later in each
+    /// call for `meeting`.
     pub fn join(
         place: &Place,
         (timeout, deadline): (Duration, Instant),
+        meeting: Duration,
         peer: Peer,
         by_node: bool,
     ) -> Result<Self, BootstrapError> {
         let Place { rank, npes, job, .. } = *place;
         let generation = lock(&GENERATIONS).get(&(job, rank)).map_or(0, |last| last.wrapping_add(1).max(1));
-        let message = Message::Hello(Hello { job: job.name(), npes, timeout, peer: peer.clone() });
+        let message = Message::Hello(Hello { job: job.name(), npes, timeout, meeting, peer: peer.clone() });
         let hello = Frame { generation, rank, sequence: 0, message }.emit();
         let attempt = Attempt { place, timeout, deadline, hello: &hello };
         // The wire last, so that it is dropped first if this fails: the leader's thread waits for
@@ -121,6 +125,7 @@ impl Client {
             job,
             generation: frame.generation,
             timeout,
+            meeting,
             route,
             peers,
             turn: Mutex::new(Turn { sequence: 0, finalized: false }),
@@ -247,14 +252,14 @@ impl Client {
     }
 
     fn exchange(&self, sequence: u64, what: &'static str, message: Message) -> Result<Message, BootstrapError> {
-        let deadline = Instant::now() + self.timeout + HUB_SLACK;
+        let deadline = Instant::now() + self.meeting + HUB_SLACK;
         if let Err(error) = self.send(sequence, message) {
             // The monitor finds the connection broken too, after what the hub may have said before.
             let lost = || self.route.lost(&error.to_string());
             return self.wait(Instant::now() + HUB_SLACK, lost).map(|frame| frame.message);
         }
         let late = || {
-            let what = format!("it did not answer {what} within {}", Seconds(self.timeout + HUB_SLACK));
+            let what = format!("it did not answer {what} within {}", Seconds(self.meeting + HUB_SLACK));
             self.route.lost(&what)
         };
         let frame = self.wait(deadline, late)?;
@@ -425,8 +430,9 @@ mod tests {
             say(&mut wire, 0, Message::Welcome { peers: vec![hello.peer] });
             then(&mut wire);
         });
-        let timeout = Duration::from_secs(1);
-        let client = Client::join(&place, (timeout, Instant::now() + timeout), Peer::this(), false).unwrap();
+        let (timeout, meeting) = (Duration::from_secs(10), Duration::from_secs(1));
+        let until = Instant::now() + timeout;
+        let client = Client::join(&place, (timeout, until), meeting, Peer::this(), false).unwrap();
         (client, hub)
     }
 

@@ -65,7 +65,7 @@ impl Crowd {
             let mut wire = Wire::new(Channel::Tcp(stream));
             wire.knock(&Knock::new(job)?, until).map_err(failed("proving that the crowd belongs to the job"))?;
             for rank in node {
-                let hello = Hello { job: job.name(), npes, timeout, peer: peer.clone() };
+                let hello = Hello { job: job.name(), npes, timeout, meeting: timeout, peer: peer.clone() };
                 let frame = Frame { generation: 0, rank, sequence: 0, message: Message::Hello(hello) };
                 write_all(&wire.stream, &frame.emit(), until).map_err(BootstrapError::system("saying HELLO"))?;
                 // The limit on what is sent before the first HELLO is accepted is low.

@@ -33,7 +33,7 @@ use super::text::cut;
 /// First four bytes of every frame.
 pub const MAGIC: [u8; 4] = *b"OXSB";
 /// Version of header and payloads.
-pub const VERSION: u16 = 5;
+pub const VERSION: u16 = 6;
 /// The header's length.
 pub const HEADER_LEN: usize = 28;
 /// In the rank field of a frame of the hub: it is for every rank that the connection serves.
@@ -161,8 +161,10 @@ pub struct Hello {
     pub job: JobName,
     /// How many ranks it believes the job has.
     pub npes: u32,
-    /// Deadline that it wants for joining and for collectives; whole milliseconds on the wire.
+    /// Deadline that it wants for joining; whole milliseconds on the wire, as the next.
     pub timeout: Duration,
+    /// Deadline that it wants for collectives and gathers.
+    pub meeting: Duration,
     /// Its process and machine.
     pub peer: Peer,
 }
@@ -260,6 +262,7 @@ impl Message {
                 out.0.extend_from_slice(&hello.job.0);
                 out.u32(hello.npes);
                 out.u64(hello.timeout.as_millis().try_into().unwrap_or(u64::MAX));
+                out.u64(hello.meeting.as_millis().try_into().unwrap_or(u64::MAX));
                 out.peer(&hello.peer);
             }
             Self::Accepted(way) => {
@@ -306,6 +309,7 @@ impl Message {
                 job: JobName(input.take(8)?.try_into().ok()?),
                 npes: input.u32()?,
                 timeout: Duration::from_millis(input.u64()?),
+                meeting: Duration::from_millis(input.u64()?),
                 peer: input.peer()?,
             }),
             Op::Accepted => Self::Accepted(Way {
@@ -646,13 +650,9 @@ mod tests {
 
     fn message() -> impl Strategy<Value = Message> {
         prop_oneof![
-            (any::<[u8; 8]>(), any::<u32>(), any::<u32>(), peer()).prop_map(|(job, npes, millis, peer)| {
-                Message::Hello(Hello {
-                    job: JobName(job),
-                    npes,
-                    timeout: Duration::from_millis(u64::from(millis)),
-                    peer,
-                })
+            (any::<[u8; 8]>(), any::<u32>(), any::<[u32; 2]>(), peer()).prop_map(|(job, npes, millis, peer)| {
+                let [timeout, meeting] = millis.map(|millis| Duration::from_millis(u64::from(millis)));
+                Message::Hello(Hello { job: JobName(job), npes, timeout, meeting, peer })
             }),
             (any::<u32>(), any::<u128>())
                 .prop_map(|(leader, address)| Message::Accepted(Way { leader, address: address.into() })),

@@ -50,8 +50,8 @@ fn play(data: &[u8]) -> Hub {
             3 => {
                 let peer = Peer { pid: rank, host: "host".into(), node: "node".into() };
                 let timeout = Duration::from_secs(u64::from(command >> 5));
-                let message =
-                    Message::Hello(Hello { job: JOB.name(), npes: u32::from(command >> 3) % 8, timeout, peer });
+                let npes = u32::from(command >> 3) % 8;
+                let message = Message::Hello(Hello { job: JOB.name(), npes, timeout, meeting: timeout, peer });
                 hub.frame(connection, rank, 0, message);
             }
             4 => {

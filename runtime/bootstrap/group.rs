@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::error::BootstrapError;
 use super::failure::{Failure, FailureKind};
 use super::frame::{Arrival, Message};
-use super::text::{Seconds, list};
+use super::text::{LONGER, Seconds, list};
 use crate::config::MAX_NPES;
 
 /// What the hub has to say, and its recipients.
@@ -85,7 +85,7 @@ impl Groups {
             open.parts.values().for_each(|(rank, _)| drop(self.waiting.remove(rank)));
             let absent: Vec<u32> = (0..open.size).filter(|index| !open.parts.contains_key(index)).collect();
             let message = format!(
-                "{} {} of {} did not arrive within {} at {}, which PE {} entered first",
+                "{} {} of {} did not arrive within {} at {}, which PE {} entered first{LONGER}",
                 if absent.len() == 1 { "member" } else { "members" },
                 list(&absent),
                 open.size,

@@ -68,7 +68,7 @@ use std::fmt;
 use std::io;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 #[doc(hidden)]
 pub use admission::Admission;
@@ -171,7 +171,7 @@ impl Bootstrap {
         // several nodes.
         let by_node = place.npes > 1 && (!place.rendezvous.is_local() || !config.node().is_empty());
         let peer = Peer::this().on(config.node());
-        let client = Client::join(&place, (timeout, deadline), peer, by_node)?;
+        let client = Client::join(&place, (timeout, deadline), meeting_timeout(config), peer, by_node)?;
         Ok(Self { rank: place.rank, npes: place.npes, job: place.job, link: Link::Hub(client) })
     }
 
@@ -365,6 +365,26 @@ impl Bootstrap {
     }
 }
 
+/// Returns how long PEs wait for each other in a call that all, or the members of a team, make.
+fn meeting_timeout(config: &Config) -> Duration {
+    config.meeting_timeout().unwrap_or_else(|| config.timeout().max(config.bootstrap_timeout()))
+}
+
 fn check_length(what: &str, length: usize, limit: usize) -> Result<(), BootstrapError> {
     if length <= limit { Ok(()) } else { Err(BootstrapError::TooLong { what: what.to_owned(), length, limit }) }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_wait_for_the_longer_of_two_deadlines_unless_they_have_one() {
+        let seconds = Duration::from_secs;
+        let built = |timeout, joining| Config::builder().timeout(seconds(timeout)).bootstrap_timeout(seconds(joining));
+        assert_eq!(meeting_timeout(&built(30, 60).build().unwrap()), seconds(60));
+        assert_eq!(meeting_timeout(&built(3600, 60).build().unwrap()), seconds(3600));
+        assert_eq!(meeting_timeout(&built(30, 60).meeting_timeout(seconds(1)).build().unwrap()), seconds(1));
+    }
 }

@@ -22,7 +22,7 @@ use super::group::{Answer, Groups};
 use super::job::JobName;
 use super::peer::Peer;
 use super::places::{self, Places};
-use super::text::{Seconds, list};
+use super::text::{LONGER, Seconds, list};
 use crate::config::MAX_NPES;
 
 /// A connection's number, never used twice.
@@ -97,7 +97,8 @@ struct Link {
 #[derive(Debug)]
 struct Member {
     connection: Connection,
-    timeout: Duration,
+    /// How long it waits for others in a collective or a gather.
+    meeting: Duration,
     peer: Peer,
 }
 
@@ -294,7 +295,7 @@ impl Session {
         if let Some(open) = self.open.as_ref().filter(|open| open.deadline <= now) {
             let absent: Vec<u32> = (0..).zip(&open.parts).filter(|(_, p)| p.is_none()).map(|(rank, _)| rank).collect();
             let what = format!(
-                "{} did not arrive within {} at {}, which PE {} entered first",
+                "{} did not arrive within {} at {}, which PE {} entered first{LONGER}",
                 self.hosts_of(&absent),
                 Seconds(open.timeout),
                 describe(open.op, self.next_sequence, &open.label),
@@ -379,7 +380,7 @@ impl Session {
             self.members.resize_with(hello.npes as usize, || None);
             self.joining = Some((now.saturating_add(hello.timeout), hello.timeout));
         }
-        self.members[rank as usize] = Some(Member { connection, timeout: hello.timeout, peer: hello.peer });
+        self.members[rank as usize] = Some(Member { connection, meeting: hello.meeting, peer: hello.peer });
         self.joined += 1;
         if let Some(State::Link(link)) = self.connections.get_mut(&connection) {
             link.ranks.insert(rank);
@@ -462,7 +463,7 @@ impl Session {
             return self.fail(FailureKind::Mismatch, vec![rank], message);
         }
         let count = self.members.len();
-        let timeout = self.members[rank as usize].as_ref().map_or(Duration::ZERO, |member| member.timeout);
+        let timeout = self.members[rank as usize].as_ref().map_or(Duration::ZERO, |member| member.meeting);
         let open = self.open.get_or_insert_with(|| Collective {
             op,
             label,
@@ -493,7 +494,7 @@ impl Session {
             let message = format!("PE {rank} entered {} {problem}", arrival.label);
             return self.fail(FailureKind::Mismatch, vec![rank], message);
         }
-        let timeout = self.members[rank as usize].as_ref().map_or(Duration::ZERO, |member| member.timeout);
+        let timeout = self.members[rank as usize].as_ref().map_or(Duration::ZERO, |member| member.meeting);
         let answer = self.groups.arrived(now, (rank, timeout), count32(self.members.len()), arrival);
         if let Some(answer) = answer {
             self.answer(answer);

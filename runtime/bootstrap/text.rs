@@ -9,6 +9,9 @@ pub(crate) fn cut(text: &str, limit: usize) -> &str {
     &text[..end.unwrap_or(0)]
 }
 
+/// Ends a message about PEs that have been waited for in a call.
+pub(super) const LONGER: &str = "; OXSHMEM_MEETING_TIMEOUT makes the wait longer";
+
 /// Returns the list as `1, 3 and 5`; of a long list only the beginning.
 pub(crate) fn list(ranks: &[u32]) -> String {
     const SHOWN: usize = 16;

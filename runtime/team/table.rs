@@ -29,7 +29,7 @@ pub(super) const PREDEFINED: usize = 4;
 ///
 /// Calls that create or destroy a team are collective: over the team that is split or destroyed, or
 /// over the members that the new team will have. All of them make the same calls on a team in the
-/// same order. If one does not come within `OXSHMEM_BOOTSTRAP_TIMEOUT`, or calls something else,
+/// same order. If one does not come within `OXSHMEM_MEETING_TIMEOUT`, or calls something else,
 /// all get an error and nothing has changed.
 ///
 /// # Errors

@@ -155,7 +155,8 @@ impl KeyTables {
             by_card.iter_mut().zip(&keys).for_each(|(row, keys)| row.push(keys.lkey.to_be()));
             rkeys.extend(keys.iter().take(targets as usize).flat_map(|keys| keys.rkey.to_be_bytes()));
         }
-        // A copy for each row: memory of a GPU takes some microseconds for one, whatever its length.
+        // A copy for each row: memory of a GPU takes some microseconds for one, whatever its
+        // length.
         for (card, keys) in (0u64..).zip(&by_card) {
             slab.write_from(self.local, card * self.max_chunks + first, keys)?;
         }

@@ -25,7 +25,8 @@ pub(super) fn attributes(config: &Config, log_max_rd_atomic: u8, index: u32) -> 
         ack_timeout: config.ib_timeout() as u8,
         retry_count: config.ib_retry_count() as u8,
         rnr_retry: config.ib_rnr_retry() as u8,
-        // Other PEs wait for this one at the next collective, and are not to give up before it does.
+        // Other PEs wait for this one at the next collective, and are not to give up before it
+        // does.
         patience: config.bootstrap_timeout() / 2,
         spread: index,
         log_max_rd_atomic: (config.ib_max_rd_atomic().trailing_zeros() as u8).min(log_max_rd_atomic),

@@ -276,6 +276,9 @@ int main() {
     for (int round = 0; round < 2; ++round) {
         CHECK(nvshmemx_init_status() == NVSHMEM_STATUS_NOT_INITIALIZED);
         nvshmem_init();
+        // Calls in which all PEs meet wait as long as these live.
+        const char *const meeting = std::getenv("OXSHMEM_MEETING_TIMEOUT");
+        CHECK(meeting != nullptr && std::strcmp(meeting, "24h") == 0);
         me = nvshmem_my_pe(), n = nvshmem_n_pes(), next = (me + 1) % n, previous = (me + n - 1) % n;
         before_the_device();
         transfers();

@@ -283,7 +283,7 @@ pub fn occupies(args: &[String]) -> Outcome {
 }
 
 /// `aggregate_absent`: the last PE does not take part, which the others learn at the deadline. Run
-/// with a short `OXSHMEM_BOOTSTRAP_TIMEOUT`.
+/// with a short `OXSHMEM_MEETING_TIMEOUT`.
 pub fn absent(_: &[String]) -> Outcome {
     let rig = Rig::new(&AGGREGATES)?;
     let (world, options) = (rig.pe.team_world(), small());

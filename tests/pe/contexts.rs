@@ -246,7 +246,7 @@ pub fn errors(_: &[String]) -> Outcome {
 }
 
 /// `context_absent`: the last PE does not take part, which the others learn at the deadline. Run
-/// with a short `OXSHMEM_BOOTSTRAP_TIMEOUT`.
+/// with a short `OXSHMEM_MEETING_TIMEOUT`.
 pub fn absent(_: &[String]) -> Outcome {
     let rig = Rig::new(&CONTEXTS)?;
     let world = rig.pe.team_world();

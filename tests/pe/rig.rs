@@ -102,7 +102,7 @@ impl Rig {
 
 /// Makes a call of the world team, `what` in its error, which the last PE makes only after the
 /// others have seen that it is missing. Returns the result of the next call, which all make. Run
-/// with a short `OXSHMEM_BOOTSTRAP_TIMEOUT`, by at least 2 PEs.
+/// with a short `OXSHMEM_MEETING_TIMEOUT`, by at least 2 PEs.
 pub fn misses_last<T: std::fmt::Debug>(
     rig: &Rig,
     what: &str,

@@ -421,7 +421,7 @@ fn ids(bench: &Bench) -> Outcome {
 }
 
 /// A member that does something else is named at the deadline, and told so when it comes. Run with
-/// a short `OXSHMEM_BOOTSTRAP_TIMEOUT`, by at least 3 PEs.
+/// a short `OXSHMEM_MEETING_TIMEOUT`, by at least 3 PEs.
 pub fn absent(_: &[String]) -> Outcome {
     let bench = Bench::new()?;
     let pe = &bench.rig.pe;

@@ -14,7 +14,7 @@ use oxshmem_system::challenge::{BYTES, Nonces, Role, nonce, prove, verify};
 
 const HEADER: usize = 28;
 const MAGIC: [u8; 4] = *b"OXSB";
-const VERSION: u16 = 5;
+const VERSION: u16 = 6;
 /// What stands for the op in the first bytes of a connection, before the challenge.
 const CHALLENGE: u8 = 0xff;
 /// Bytes of a job's secret.
@@ -159,8 +159,8 @@ impl Hub {
         let mut rest = payload.as_slice();
         match header[6] {
             op::HELLO => {
-                // The job's name, PEs and deadline; then process, host and node.
-                let peer = &payload[20..];
+                // The job's name, PEs and two deadlines; then process, host and node.
+                let peer = &payload[28..];
                 let mut texts = &peer[4..];
                 let (host, node) = (cut(&mut texts), cut(&mut texts));
                 let of_rank = |rank: u32| match rank {

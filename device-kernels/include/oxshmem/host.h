@@ -8,8 +8,8 @@
  *
  * Results. A call that returns int returns OXSHMEM_SUCCESS (0) or another value of oxshmem_status; one that returns a pointer
  * returns null when it failed. oxshmem_error() says why. No call ends the process, and every wait has a deadline:
- * OXSHMEM_TIMEOUT for other PEs, OXSHMEM_KERNEL_TIMEOUT for kernels, and OXSHMEM_BOOTSTRAP_TIMEOUT for init, allocation and the
- * making of teams.
+ * OXSHMEM_TIMEOUT for other PEs, OXSHMEM_KERNEL_TIMEOUT for kernels, OXSHMEM_BOOTSTRAP_TIMEOUT for joining a job, and
+ * OXSHMEM_MEETING_TIMEOUT for allocation, the making of teams, and finalize.
  *
  * Threads. Any thread may call. Calls are executed one at a time, so a call that waits delays the others. All PEs make
  * collective calls in the same order.

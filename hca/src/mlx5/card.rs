@@ -184,7 +184,8 @@ impl Mlx5Hca {
             coherent_atomics: context.limits().atomicity == Atomicity::Global,
             // Unless the card's administrator has turned adaptive routing on: by service level on
             // InfiniBand (`ooo_sl_mask` of the port), on RoCE for all QPs (`ROCE_ACCL` of mlxreg).
-            // The firmware then sets `dp_ordering` of QPs that request nothing (torchcomms PR 3881).
+            // The firmware then sets `dp_ordering` of QPs that request nothing (torchcomms PR
+            // 3881).
             in_order: true,
             forces_order: false,
             visible_completions: false,

@@ -15,9 +15,9 @@ pub enum Registration {
     DmaBuf,
     /// A dma-buf with addresses of the PCIe BAR. On GH200 and GB200 it takes the way across the BAR
     /// in place of the one through the CPU's memory. A card's PCIe connection of its own to the GPU
-    /// ("data direct") is used only by regions that are registered for it by
-    /// `mlx5dv_reg_dmabuf_mr` with `MLX5DV_REG_DMABUF_ACCESS_DATA_DIRECT` (rdma-core's manual page),
-    /// which is not done here.
+    /// ("data direct") is used only by regions that are registered for it by `mlx5dv_reg_dmabuf_mr`
+    /// with `MLX5DV_REG_DMABUF_ACCESS_DATA_DIRECT` (rdma-core's manual page), which is not done
+    /// here.
     DmaBufPcie,
     /// By its address, through a module of the kernel that knows it (nvidia_peermem).
     Address,

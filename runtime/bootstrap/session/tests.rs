@@ -4,7 +4,8 @@ use super::super::frame::{Decoder, MAX_GREETING};
 use super::*;
 
 const JOB: JobName = JobName([7; 8]);
-const TIMEOUT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(20);
+const MEETING: Duration = Duration::from_secs(60);
 
 fn arrival(rank: u32, key: &[u8], size: u32, index: u32) -> Arrival {
     Arrival { key: key.to_vec(), label: "split".into(), size, index, data: vec![rank as u8] }
@@ -33,7 +34,7 @@ impl Job {
     fn hello(&mut self, connection: Connection, rank: u32, npes: u32, generation: u32, id: JobName) {
         self.session.opened(self.now, connection);
         let peer = Peer { pid: 100 + rank, host: "h".into(), node: "n".into() };
-        let message = Message::Hello(Hello { job: id, npes, timeout: TIMEOUT, peer });
+        let message = Message::Hello(Hello { job: id, npes, timeout: TIMEOUT, meeting: MEETING, peer });
         self.session.frame(self.now, connection, Frame { generation, rank, sequence: 0, message });
     }
 
@@ -165,15 +166,15 @@ fn a_second_generation_may_have_another_size_and_refuses_the_first() {
 fn ranks_that_do_not_join_are_named() {
     let mut job = Job::new(Some(4));
     job.join(0, 4);
-    job.now += Duration::from_secs(30);
+    job.now += Duration::from_secs(10);
     job.join(2, 4);
-    assert_eq!(job.session.deadline(), Some(Duration::from_secs(1060)));
-    job.session.tick(Duration::from_secs(1059));
+    assert_eq!(job.session.deadline(), Some(Duration::from_secs(1020)));
+    job.session.tick(Duration::from_secs(1019));
     assert_eq!(job.session.failure(), None);
-    job.session.tick(Duration::from_secs(1060));
+    job.session.tick(Duration::from_secs(1020));
     let failure = job.failed(&[0, 2]);
     assert_eq!((failure.kind, &failure.ranks[..]), (FailureKind::Missing, &[1, 3][..]));
-    assert_eq!(failure.message, "PEs 1 and 3 of 4 did not join the job within 60 s");
+    assert_eq!(failure.message, "PEs 1 and 3 of 4 did not join the job within 20 s");
     job.hello(9, 1, 4, 0, JOB);
     assert_eq!(job.sent(), vec![(9, Message::Failed(failure))]);
 }
@@ -182,12 +183,15 @@ fn ranks_that_do_not_join_are_named() {
 fn ranks_that_do_not_arrive_are_named_with_the_collective() {
     let mut job = Job::joined(3);
     job.barrier(1, 1, "start");
+    // Longer than for joining.
     job.session.tick(job.now + TIMEOUT);
+    assert_eq!(job.session.failure(), None);
+    job.session.tick(job.now + MEETING);
     let failure = job.failed(&[0, 1, 2]);
     assert_eq!(failure.ranks, [0, 2]);
     assert_eq!(
         failure.message,
-        "PEs 0 and 2 of 3 did not arrive within 60 s at barrier 1 (start), which PE 1 entered first"
+        "PEs 0 and 2 of 3 did not arrive within 60 s at barrier 1 (start), which PE 1 entered first; OXSHMEM_MEETING_TIMEOUT makes the wait longer"
     );
 }
 
@@ -300,7 +304,9 @@ fn members_that_do_not_arrive_are_named_and_the_job_goes_on() {
     let failure = Failure {
         kind: FailureKind::Missing,
         ranks: vec![1],
-        message: "member 1 of 3 did not arrive within 60 s at split, which PE 3 entered first".into(),
+        message: "member 1 of 3 did not arrive within 60 s at split, which PE 3 entered first; \
+                  OXSHMEM_MEETING_TIMEOUT makes the wait longer"
+            .into(),
     };
     let told = Message::Disbanded(failure);
     assert_eq!(job.sent(), vec![(1, told.clone()), (3, told.clone())]);
@@ -383,7 +389,7 @@ fn gathers_that_failed_are_forgotten() {
         job.group(1, &round.to_be_bytes(), 2, 0);
         assert!(job.session.groups().1 <= MAX_NPES as usize);
     }
-    job.session.tick(job.now + TIMEOUT);
+    job.session.tick(job.now + MEETING);
     assert_eq!((job.session.groups().1, job.session.deadline()), (0, None));
 }
 

@@ -307,6 +307,9 @@ void read_environment() {
             }
         }
         setenv("OXSHMEM_HEAP_MAX", heap_max().c_str(), 0);
+        // Programs that are written for NVSHMEM know no deadline of the calls in which all PEs
+        // meet.
+        setenv("OXSHMEM_MEETING_TIMEOUT", "24h", 0);
         std::string unknown;
         for (char **entry = environ; *entry != nullptr; ++entry) {
             const std::string name(*entry, std::strcspn(*entry, "="));
