@@ -63,6 +63,9 @@ impl AggregateOptions {
         if let Some(members) = team.nodes().lists().iter().map(Vec::len).find(|members| *members > most) {
             return Err(AggregateError::Node { members, most });
         }
+        if !pe.shares_atomics() {
+            return Err(AggregateError::NoAtomics);
+        }
         let (heap, most) = (pe.config().heap_max().0, 1 << abi::AGGREGATE_HEAP_BITS);
         if heap > most {
             return Err(AggregateError::Heap { heap, most });

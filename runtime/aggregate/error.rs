@@ -74,6 +74,11 @@ pub enum AggregateError {
         /// The most.
         most: u64,
     },
+    /// The rings of a node need atomics between its GPUs.
+    #[error(
+        "the link between GPUs of this node has no native atomics, which an aggregating context needs; use contexts (Team::create_contexts)"
+    )]
+    NoAtomics,
     /// Members requested different contexts. Nothing was created.
     #[error(
         "PE {me} creates {mine}, PE {pe} creates {theirs}; all members of the team have to create the same aggregating context"

@@ -145,6 +145,10 @@ impl Device for CpuDevice {
         Ok(())
     }
 
+    fn shares_atomics(&self, _peer: &DeviceIdentity) -> bool {
+        true
+    }
+
     fn granularity(&self) -> u64 {
         rustix::param::page_size() as u64
     }

@@ -121,6 +121,9 @@ pub(crate) trait Device: Debug + Send + Sync {
     /// Checks whether kernels can load from and store to memory of another PE's device; the error
     /// says why not.
     fn reaches(&self, peer: &DeviceIdentity) -> Result<(), String>;
+    /// Returns whether this device's atomics on memory of a device that it reaches are atomic with
+    /// those of that device.
+    fn shares_atomics(&self, peer: &DeviceIdentity) -> bool;
     /// Returns the number of bytes in multiples of which memory comes.
     fn granularity(&self) -> u64;
     /// Reserves `bytes` bytes of addresses without memory at them. The first address is a multiple

@@ -431,7 +431,7 @@ impl Connected {
         let network = match queues {
             Some(queues) => Some(Network::connect(
                 &config,
-                (bootstrap, &plan.nodes, heap.links()),
+                (bootstrap, &plan, heap.links()),
                 (device.as_ref(), &devices),
                 &slab,
                 queues,

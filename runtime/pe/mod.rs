@@ -418,6 +418,12 @@ impl Pe {
         self.network.as_ref().and_then(Network::ibgda)
     }
 
+    /// Returns whether atomics on memory that this PE loads and stores are atomic with those of its
+    /// owner.
+    pub(crate) fn shares_atomics(&self) -> bool {
+        self.plan.shares_atomics
+    }
+
     /// Returns whether `pe` is reached by load and store.
     pub(crate) fn is_direct(&self, pe: usize) -> bool {
         self.plan.is_direct(pe)

@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(own_parts(&[0, 1, 2, 3].map(across)).unwrap(), [[0, 2], [1, 3]]);
         // All name one part, and some are not in it.
         assert_eq!(own_parts(&[strided(1, 1, 2); 4]).unwrap(), [[1, 2]]);
-        // Each names the other alone, one names nobody, and one a team that does not fit.
+        // Each names the other alone, one names an empty team, and one a team that does not fit.
         let calls = [strided(1, 1, 1), strided(0, 1, 1), strided(0, 1, 0), strided(3, 1, 2)];
         assert_eq!(own_parts(&calls).unwrap(), [[0; 0]; 0]);
 

@@ -14,14 +14,15 @@ use crate::config::{self, Config};
 /// What does atomics. The same on all PEs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Atomics {
-    /// Whether all cards' atomics are atomic with those of CPUs, GPUs and other cards.
+    /// Whether all cards' atomics are atomic with those of CPUs, GPUs and other cards, and those of
+    /// GPUs with each other.
     coherent: bool,
     /// Whether cards do all of them, even where memory can be loaded and stored.
     pub by_card: bool,
 }
 
 impl Atomics {
-    /// Agrees on it with all PEs; `coherent` says what this PE's cards are. Returns what each PE
+    /// Agrees on it with all PEs; `coherent` says what this PE's cards and links between GPUs are. Returns what each PE
     /// has passed as `further`, of seven bits, as well. Collective.
     ///
     /// # Errors
@@ -72,7 +73,7 @@ impl Atomics {
                 "all of them by cards (OXSHMEM_ATOMICS={mode}), although those of GPUs are atomic with them; OXSHMEM_ATOMICS=auto is faster"
             ),
             (false, true) => format!(
-                "all of them by cards, which are not atomic with GPUs (OXSHMEM_ATOMICS={mode}); OXSHMEM_ATOMICS=gpu is faster for programs \
+                "all of them by cards, which are not atomic with GPUs, or as GPUs are not with each other (OXSHMEM_ATOMICS={mode}); OXSHMEM_ATOMICS=gpu is faster for programs \
                  in which no word is a target of both load/store peers and peers over the network"
             ),
             (false, false) => format!(

@@ -173,7 +173,7 @@ pub(crate) fn open(
     let mut outcome = push::prepare(config, device, here, (kind, log_depth), &mut opened)?;
     let stance = outcome.stance(config);
     let told;
-    (opened.atomics, told) = Atomics::agree(config, bootstrap, opened.coherent, stance.bits())?;
+    (opened.atomics, told) = Atomics::agree(config, bootstrap, opened.coherent && plan.shares_atomics, stance.bits())?;
     let Told { mut other, is_open } = stance.settle(&told)?;
     if is_open {
         (outcome, other) = outcome.measure(config, (bootstrap, links), device, (&plan, kind), &opened)?;

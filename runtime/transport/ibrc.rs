@@ -28,8 +28,8 @@ use super::addresses::{self, Ends};
 use super::atomics::Atomics;
 use super::error::TransportError;
 use super::fabric::{ChunkKeys, Fabric, Kind, Region, lkeys};
-use super::near::Nodes;
 use super::opened::{OpenCard, Opened, distinct, of_card, unordered};
+use super::plan::Plan;
 use super::push::Stance;
 use super::qp_attributes::attributes;
 use super::rails::Rails;
@@ -100,7 +100,7 @@ impl Ibrc {
     /// Opens the card, connects to every other PE and starts the proxy. Collective.
     pub(crate) fn connect(
         config: &Config,
-        (bootstrap, nodes): (&Bootstrap, &Nodes),
+        (bootstrap, plan): (&Bootstrap, &Plan),
         device: &dyn Device,
         slab: &Slab,
         layout: ProxyLayout,
@@ -115,7 +115,7 @@ impl Ibrc {
         let memory = device.host_memory(block_layout.bytes())?;
         let bounce;
         let rails = opened.as_ref().map(|opened| opened.rails.clone()).unwrap_or_default();
-        let (mut fabric, atomics) = open(config, bootstrap, nodes, device, opened, &striping)?;
+        let (mut fabric, atomics) = open(config, (bootstrap, plan), device, opened, &striping)?;
         let own = fabric.has_own();
         let count = (n_pes - u32::from(!own)) * per_peer;
         let base = memory.address() as u64;
@@ -392,8 +392,7 @@ fn exchange(fabric: &mut dyn Fabric, (bootstrap, rails): (&Bootstrap, &Rails), o
 /// agrees on what does atomics. Collective.
 fn open(
     config: &Config,
-    bootstrap: &Bootstrap,
-    nodes: &Nodes,
+    (bootstrap, plan): (&Bootstrap, &Plan),
     device: &dyn Device,
     opened: Option<Opened>,
     striping: &Striping,
@@ -407,9 +406,10 @@ fn open(
     };
     match opened {
         None => {
-            let fabric = VerbsFabric::open(config, bootstrap, nodes, device, peers * striping.per_peer(), depth)?;
+            let fabric = VerbsFabric::open(config, bootstrap, &plan.nodes, device, peers * striping.per_peer(), depth)?;
             let stance = Stance::direct(config);
-            let (atomics, told) = Atomics::agree(config, bootstrap, fabric.is_coherent(), stance.bits())?;
+            let (atomics, told) =
+                Atomics::agree(config, bootstrap, fabric.is_coherent() && plan.shares_atomics, stance.bits())?;
             stance.settle(&told)?;
             Ok((Box::new(fabric), atomics))
         }

@@ -95,7 +95,7 @@ impl Network {
     /// Connects to every other PE, on the HCA that was opened. Collective.
     pub(crate) fn connect(
         config: &Config,
-        (bootstrap, nodes, links): (&Bootstrap, &Nodes, &PeerLinks),
+        (bootstrap, plan, links): (&Bootstrap, &Plan, &PeerLinks),
         (device, devices): (&dyn Device, &[DeviceIdentity]),
         slab: &Arc<Slab>,
         layout: NetworkLayout,
@@ -103,7 +103,8 @@ impl Network {
     ) -> Result<Self> {
         match (layout, opened) {
             (NetworkLayout::Ibgda(queues), Some(opened)) => {
-                let ibgda = Ibgda::connect(config, (bootstrap, nodes, links), (device, devices), slab, queues, opened)?;
+                let ibgda =
+                    Ibgda::connect(config, (bootstrap, &plan.nodes, links), (device, devices), slab, queues, opened)?;
                 Ok(Self::Ibgda(Box::new(ibgda)))
             }
             (NetworkLayout::Ibgda(_), None) => Err(TransportError::NotAvailable {
@@ -112,7 +113,7 @@ impl Network {
             }
             .into()),
             (NetworkLayout::Ibrc(layout), opened) => {
-                let ibrc = Ibrc::connect(config, (bootstrap, nodes), device, slab, layout, opened)?;
+                let ibrc = Ibrc::connect(config, (bootstrap, plan), device, slab, layout, opened)?;
                 Ok(Self::Ibrc(Box::new(ibrc)))
             }
         }

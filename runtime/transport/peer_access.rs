@@ -7,7 +7,7 @@ use super::error::TransportError;
 use super::plan::{MAX_LOAD_STORE_PES, NetworkKind, Plan};
 use crate::Result;
 use crate::bootstrap::Bootstrap;
-use crate::config::{Config, Transport};
+use crate::config::{Atomics, Config, Transport};
 use crate::device::{Device, DeviceIdentity};
 use oxshmem_system::words::low32;
 
@@ -63,11 +63,25 @@ impl Plan {
                 devices[pe]
             );
         }
-        let direct = members.iter().zip(&obstacles).filter(|(_, reason)| reason.is_none()).map(|(pe, _)| *pe).collect();
+        let direct: Vec<usize> =
+            members.iter().zip(&obstacles).filter(|(_, reason)| reason.is_none()).map(|(pe, _)| *pe).collect();
         // Queue pairs are set up by all PEs together, also by those that reach every PE by load and
         // store.
         let network = self.network.or((!reach.is_whole()).then(|| NetworkKind::of(config)));
-        Ok((Self { direct, network, ..self }, devices, reach))
+        let apart = direct.iter().find(|pe| **pe != me && !device.shares_atomics(&devices[**pe]));
+        if let Some(pe) = apart
+            && (network.is_none() || config.atomics() == Atomics::Gpu)
+        {
+            tracing::warn!(
+                "atomics and signals that add between PE {me} ({}) and PE {pe} ({}) may lose updates: the link between these GPUs has no \
+                 native atomics; let one PE change a word, or open a network, whose cards do atomics then (OXSHMEM_TRANSPORT, \
+                 OXSHMEM_ATOMICS=auto)",
+                devices[me],
+                devices[*pe]
+            );
+        }
+        let shares_atomics = apart.is_none();
+        Ok((Self { direct, shares_atomics, network, ..self }, devices, reach))
     }
 }
 

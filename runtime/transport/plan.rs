@@ -62,6 +62,8 @@ pub(crate) struct Plan {
     pub neighbours: Neighbours,
     /// Those of them whose heaps are mapped here, as this PE's is there; ascending. This PE is one.
     pub(super) direct: Vec<usize>,
+    /// Whether this PE's atomics on their memory are atomic with those of their devices.
+    pub shares_atomics: bool,
     /// The network, if some PE needs one.
     pub network: Option<NetworkKind>,
 }
@@ -117,7 +119,7 @@ impl Plan {
             });
         }
         let direct = neighbours.members().to_vec();
-        Ok(Self { nodes, neighbours, direct, network: outside.map(|_| NetworkKind::of(config)) })
+        Ok(Self { nodes, neighbours, direct, shares_atomics: true, network: outside.map(|_| NetworkKind::of(config)) })
     }
 
     /// Returns whether any two PEs of the job may reach each other by load and store. Where the
@@ -203,7 +205,7 @@ mod tests {
         let direct = vec![5, 6, 70, 200];
         let nodes = Nodes::by_name(&["a"; 201]);
         let neighbours = Neighbours(vec![5, 6, 70, 133, 200]);
-        let plan = Plan { nodes, neighbours, direct: direct.clone(), network: None };
+        let plan = Plan { nodes, neighbours, direct: direct.clone(), shares_atomics: true, network: None };
         let mut state = abi::State::default();
         plan.describe(&mut state);
         assert_eq!((state.p2p_first, state.p2p_count, state.p2p_run), (5, 196, 2));

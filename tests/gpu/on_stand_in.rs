@@ -275,7 +275,7 @@ pub fn held() -> Outcome {
     (driver.hold)(raw, 1);
     // SAFETY: the stream exists, and the program uses it no more.
     unsafe { works(sys::cuStreamDestroy_v2(raw)) };
-    // As often as it is asked, and whoever asks.
+    // Each call that waits for the copy reports it.
     for wait in [Pe::synchronize, Pe::synchronize, |pe: &Pe| pe.free_at(pe.alloc::<u64>(1)?.address())] {
         match wait(&pe) {
             Err(Error::Device(DeviceError::StillRunning { kernels, .. })) => assert_eq!(kernels, "copies or stores"),

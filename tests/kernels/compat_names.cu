@@ -185,8 +185,8 @@ OXSHMEM_KERNEL(compat_bad_qp, uint64_t *cell, int handle) {
 }
 
 // Block 0 puts a round's `n` words, none of which is 0, block 1 signals that they are there, and
-// block 2 counts the rounds whose signal came before the words. FENCE_BY in pe/compat_names.rs has
-// who fences in between, and by which queue pairs.
+// block 2 counts the rounds whose signal came before the words. FENCE_BY in pe/compat_names.rs says
+// which block fences in between, and by which queue pairs.
 OXSHMEM_KERNEL(compat_fence, uint64_t *in, uint64_t *out, uint32_t n, uint64_t *signal, uint32_t *handover, uint32_t rounds,
                int *handles, int n_handles, int by_putter, uint64_t *stale) {
     const int to = next_pe();

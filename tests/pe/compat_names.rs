@@ -97,7 +97,7 @@ pub fn qps(_: &[String]) -> Outcome {
     rig.finish()
 }
 
-/// What the kernel `compat_fence` is told of who fences: how many handles of queue pairs it gets,
+/// Which block of the kernel `compat_fence` fences, and how the kernel is told: how many handles of queue pairs it gets,
 /// and whether the block that puts fences. Otherwise the block that signals does.
 const FENCE_BY: [(&str, usize, bool); 4] = [
     ("the block that signals", 0, false),

@@ -437,8 +437,8 @@ fn query_gid(context: &Context, port: u8, index: u32) -> Option<GidEntry> {
     (status == 0 && gid != Gid::default()).then_some(GidEntry { gid, kind: entry.gid_type })
 }
 
-/// Returns how good a RoCE address is, 0 being the best; nothing for one that is not taken unless
-/// it is asked for, since peers on other subnets cannot answer it. Entries stand in the order in
+/// Returns how good a RoCE address is, 0 being the best. Returns nothing for one that only
+/// `OXSHMEM_IB_GID_INDEX` selects, since peers on other subnets cannot reply to it. Entries stand in the order in
 /// which addresses were added, so the family decides: of ports with both all PEs have to take the
 /// same, and IPv4 is what other libraries take too. An IPv4 address that a host has given itself
 /// (169.254/16) comes last.

@@ -273,7 +273,8 @@ impl QueuePair {
             | sys::IBV_QP_MIN_RNR_TIMER;
         // The kernel resolves the address before it asks the device, whose queue pair stays as it
         // is.
-        until_resolved(attributes.patience, || self.modify(ready_to_receive, fields), VerbsError::of_call).map_err(|error| {
+        let ready = until_resolved(attributes.patience, || self.modify(ready_to_receive, fields), VerbsError::of_call);
+        ready.map_err(|error| {
             error.hint(format!(
                 "the peer at {} (LID {}) is to be reached from GID index {} ({}); is there a route, and does its address answer?",
                 peer.gid, peer.lid, info.gid_index, info.gid

@@ -4,7 +4,9 @@ use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
 
 use cudarc::driver::sys;
-use cudarc::driver::sys::{CUcontext, CUdevice, CUdevice_attribute, CUevent, CUresult, CUstreamCaptureMode};
+use cudarc::driver::sys::{
+    CUcontext, CUdevice, CUdevice_P2PAttribute, CUdevice_attribute, CUevent, CUresult, CUstreamCaptureMode,
+};
 use oxshmem_system::words::count32;
 
 /// The oldest CUDA release that a driver must serve (12050 for 12.5): it brought the newest driver
@@ -269,6 +271,20 @@ impl Gpu {
         // SAFETY: writes one integer.
         unsafe { driver!(cuDeviceCanAccessPeer(&raw mut can, self.raw, peer.raw)) }?;
         Ok(can != 0)
+    }
+
+    /// Returns whether the link to `peer` carries atomics as such. Over PCIe they are a read and a
+    /// write, between which others may change the word (CUDA driver API,
+    /// `CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED`).
+    pub fn has_native_atomics(&self, peer: &Self) -> Result<bool, DriverError> {
+        if self.raw == peer.raw {
+            return Ok(true);
+        }
+        let attribute = CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED;
+        let mut has = 0;
+        // SAFETY: writes one integer.
+        unsafe { driver!(cuDeviceGetP2PAttribute(&raw mut has, attribute, self.raw, peer.raw)) }?;
+        Ok(has != 0)
     }
 }
 

@@ -347,6 +347,11 @@ impl Device for CudaDevice {
         }
     }
 
+    fn shares_atomics(&self, peer: &DeviceIdentity) -> bool {
+        let theirs = uuid_of(&peer.key).and_then(|uuid| Gpu::find(uuid).ok().flatten());
+        theirs.is_some_and(|theirs| self.gpu().has_native_atomics(&theirs).unwrap_or(false))
+    }
+
     fn granularity(&self) -> u64 {
         self.granularity
     }

@@ -137,6 +137,17 @@ unsafe extern "C" fn cuDeviceCanAccessPeer(can: *mut c_int, _device: CUdevice, _
 }
 
 #[unsafe(no_mangle)]
+unsafe extern "C" fn cuDeviceGetP2PAttribute(
+    has: *mut c_int,
+    _attribute: c_uint,
+    _device: CUdevice,
+    _peer: CUdevice,
+) -> CUresult {
+    // SAFETY: the caller's place.
+    unsafe { give(has, 1) }
+}
+
+#[unsafe(no_mangle)]
 unsafe extern "C" fn cuDevicePrimaryCtxGetState(_device: CUdevice, flags: *mut c_uint, active: *mut c_int) -> CUresult {
     // SAFETY: the caller's places.
     unsafe {
