@@ -366,7 +366,7 @@ impl Bootstrap {
 }
 
 /// Returns how long PEs wait for each other in a call that all, or the members of a team, make.
-fn meeting_timeout(config: &Config) -> Duration {
+pub(crate) fn meeting_timeout(config: &Config) -> Duration {
     config.meeting_timeout().unwrap_or_else(|| config.timeout().max(config.bootstrap_timeout()))
 }
 

@@ -22,8 +22,8 @@ pub(crate) struct Atomics {
 }
 
 impl Atomics {
-    /// Agrees on it with all PEs; `coherent` says what this PE's cards and links between GPUs are. Returns what each PE
-    /// has passed as `further`, of seven bits, as well. Collective.
+    /// Agrees on it with all PEs; `coherent` says what this PE's cards and links between GPUs are.
+    /// Returns what each PE has passed as `further`, of seven bits, as well. Collective.
     ///
     /// # Errors
     /// PEs with different settings of `OXSHMEM_ATOMICS`.

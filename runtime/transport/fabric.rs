@@ -82,8 +82,11 @@ pub(crate) trait Fabric: Debug + Send {
     /// of their numbers.
     fn ports(&self) -> Vec<QpAddress>;
     /// Connects queue pairs, each to a peer's; and those by which peers alone send, by PE and
-    /// column.
-    fn connect(&mut self, peers: &[(u32, QpAddress)], receiving: &[(u32, u32, QpAddress)]) -> Result<()>;
+    /// column. Returns whether they deliver in order, as far as the fabric relies on it.
+    fn connect(&mut self, peers: &[(u32, QpAddress)], receiving: &[(u32, u32, QpAddress)]) -> Result<bool>;
+    /// Has requests that stay in order wait for everything before them. Called before the first
+    /// request, where queue pairs of some PE do not deliver in order.
+    fn order_strongly(&mut self);
     /// Returns the number of the queue pair by which a peer alone sends, of a column of those from
     /// it; 0 where there is none.
     fn qpn_of_receiver(&self, pe: u32, column: u32) -> u32;

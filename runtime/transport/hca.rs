@@ -231,6 +231,13 @@ fn candidate(
         (Err(error @ crate::Error::Bootstrap(_)), _) => Err(error),
         // A configuration that names several cards does not mean none.
         (Err(error), Hca::Auto) if config.hca_devices_per_pe().given().is_none_or(|count| count <= 1) => {
+            if *config.hca_devices() != DeviceChoice::Any {
+                tracing::warn!(
+                    pe = bootstrap.rank(),
+                    "none of the devices of OXSHMEM_HCA_DEVICES can be used ({error}), so the software HCA takes their place; \
+                     OXSHMEM_HCA=mlx5 makes that an error"
+                );
+            }
             Ok(Candidate { opened: None, played, places, reason: error.to_string() })
         }
         (Err(error), Hca::Auto) => Err(error),

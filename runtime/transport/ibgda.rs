@@ -21,7 +21,7 @@ use super::doorbell::{self, Posting, Way};
 use super::error::TransportError;
 use super::fabric::{ChunkKeys, Region};
 use super::near::Nodes;
-use super::opened::{Opened, Order, distinct, of_card, unordered};
+use super::opened::{Opened, Order, are_connected, distinct, of_card, unordered};
 use super::queues::{QueueLayout, QueueSet, Shape};
 use super::rails::Rails;
 use super::rings::{self, Lent};
@@ -130,14 +130,13 @@ impl Ibgda {
         let ports = addresses::exchange_ports(bootstrap, &rails, &ports)?;
         // A PE gets only the numbers of the queue pairs that lead to it.
         let numbers = bootstrap.alltoall("numbers of queue pairs", &queues.numbers(&rails))?;
-        if !queues.connect((config, &cards, order), (&rails, me), &ports, &numbers)? {
+        let in_order = queues.connect((config, &cards, order), (&rails, me), &ports, &numbers)?;
+        if !are_connected(bootstrap, in_order)? {
             order = Order::new(false);
             let found = unordered();
             tracing::info!(pe = me, "{found}");
             attempts.push(found);
         }
-        // No PE posts before the other end is ready to receive.
-        bootstrap.barrier("queue pairs connected")?;
         places.add(None, place(&queues));
         Ok(Self {
             me,

@@ -28,7 +28,7 @@ use super::addresses::{self, Ends};
 use super::atomics::Atomics;
 use super::error::TransportError;
 use super::fabric::{ChunkKeys, Fabric, Kind, Region, lkeys};
-use super::opened::{OpenCard, Opened, distinct, of_card, unordered};
+use super::opened::{OpenCard, Opened, are_connected, distinct, of_card, unordered};
 use super::plan::Plan;
 use super::push::Stance;
 use super::qp_attributes::attributes;
@@ -383,9 +383,11 @@ fn exchange(fabric: &mut dyn Fabric, (bootstrap, rails): (&Bootstrap, &Rails), o
             receiving.extend(from.map(|from| (pe, i, from)));
         }
     }
-    fabric.connect(&sending, &receiving)?;
-    // No PE posts before the other end is ready to receive.
-    Ok(bootstrap.barrier("queue pairs connected")?)
+    let in_order = fabric.connect(&sending, &receiving)?;
+    if !are_connected(bootstrap, in_order)? {
+        fabric.order_strongly();
+    }
+    Ok(())
 }
 
 /// Opens the card that the configuration asks for, with the queue pairs to every other PE, and
@@ -487,7 +489,7 @@ impl Fabric for StripedFabric {
         self.cards.iter().map(|card| card.open.provider.info().address()).collect()
     }
 
-    fn connect(&mut self, peers: &[(u32, QpAddress)], receiving: &[(u32, u32, QpAddress)]) -> Result<()> {
+    fn connect(&mut self, peers: &[(u32, QpAddress)], receiving: &[(u32, u32, QpAddress)]) -> Result<bool> {
         if let Some(card) = self.cards.first() {
             self.receiving.connect(&card.config, receiving)?;
         }
@@ -502,12 +504,14 @@ impl Fabric for StripedFabric {
         for (card, peers) in self.cards.iter_mut().zip(&by_card) {
             in_order &= card.connect(peers)?;
         }
-        if !in_order {
-            let found = unordered();
-            tracing::info!("{found}");
-            self.attempts.push(found);
-        }
-        Ok(())
+        Ok(in_order)
+    }
+
+    fn order_strongly(&mut self) {
+        self.cards.iter_mut().filter_map(|card| card.queues.as_mut()).for_each(Queues::order_strongly);
+        let found = unordered();
+        tracing::info!("{found}");
+        self.attempts.push(found);
     }
 
     fn qpn(&self, qp: u32) -> u32 {
@@ -591,15 +595,10 @@ impl DevxFabric {
         Ok(Self { queues: Some(queues), keys: Vec::new(), pd, open, memory, used, qpns, config: config.clone() })
     }
 
-    /// Connects queue pairs, each to a peer's, and has them order strongly where they do not
-    /// deliver in order. Returns whether they do.
-    fn connect(&mut self, peers: &[(u32, QpAddress, QpAttributes)]) -> Result<bool> {
-        let Some(queues) = &mut self.queues else { return Err(self.gone()) };
-        let in_order = queues.connect(peers)?;
-        if !in_order {
-            queues.order_strongly();
-        }
-        Ok(in_order)
+    /// Connects queue pairs, each to a peer's. Returns whether they deliver in order.
+    fn connect(&self, peers: &[(u32, QpAddress, QpAttributes)]) -> Result<bool> {
+        let Some(queues) = &self.queues else { return Err(self.gone()) };
+        Ok(queues.connect(peers)?)
     }
 
     fn gone(&self) -> crate::Error {

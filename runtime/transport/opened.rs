@@ -24,6 +24,7 @@ use super::qp_attributes::pkey_index;
 use super::rails::{Pushing, Rails, Spot};
 use super::selection::Chosen;
 use crate::Result;
+use crate::bootstrap::Bootstrap;
 use crate::config::{self, Choice, Config, Doorbell, DoorbellRecord};
 use crate::device::Device;
 
@@ -96,9 +97,17 @@ impl Order {
     }
 }
 
+/// Waits until the queue pairs of all PEs are connected: no PE posts before the other end is ready
+/// to receive. Returns whether those of all PEs deliver in order, and not only this PE's, of which
+/// `in_order` says it: writes are placed at the other end. Collective.
+pub(super) fn are_connected(bootstrap: &Bootstrap, in_order: bool) -> Result<bool> {
+    let told = bootstrap.allgather("queue pairs connected", &[u8::from(in_order)])?;
+    Ok(told.iter().all(|theirs| theirs[..] == [1]))
+}
+
 /// Says that queue pairs were found not to deliver in order, and what follows.
 pub(super) fn unordered() -> Attempt {
-    let why = "the card places writes out of order (adaptive routing), and its firmware has no dp_ordering_force to refuse that; signals and the \
+    let why = "a card of the job places writes out of order (adaptive routing), and its firmware has no dp_ordering_force to refuse that; signals and the \
                first request after a fence wait for everything before them, as with OXSHMEM_IB_STRONG_ORDERING=1";
     Attempt { what: "queue pairs that deliver in order".to_owned(), outcome: Err(why.to_owned()) }
 }

@@ -2,6 +2,7 @@
 
 use oxshmem_hca::objects::QpAttributes;
 
+use crate::bootstrap::meeting_timeout;
 use crate::config::Config;
 
 /// Returns which entry of the port's partition key table is used; the configuration's range is that
@@ -27,7 +28,7 @@ pub(super) fn attributes(config: &Config, log_max_rd_atomic: u8, index: u32) -> 
         rnr_retry: config.ib_rnr_retry() as u8,
         // Other PEs wait for this one at the next collective, and are not to give up before it
         // does.
-        patience: config.bootstrap_timeout() / 2,
+        patience: meeting_timeout(config).min(config.bootstrap_timeout()) / 2,
         spread: index,
         log_max_rd_atomic: (config.ib_max_rd_atomic().trailing_zeros() as u8).min(log_max_rd_atomic),
         ..QpAttributes::default()

@@ -174,11 +174,18 @@ impl Fabric for VerbsFabric {
         Vec::new()
     }
 
-    fn connect(&mut self, peers: &[(u32, QpAddress)], _receiving: &[(u32, u32, QpAddress)]) -> Result<()> {
+    fn connect(&mut self, peers: &[(u32, QpAddress)], _receiving: &[(u32, u32, QpAddress)]) -> Result<bool> {
         for (qp, address) in peers {
             self.queue_pair(*qp)?.connect(address, &attributes(&self.config, u8::MAX, *qp))?;
         }
-        Ok(())
+        // Verbs do not say.
+        Ok(true)
+    }
+
+    fn order_strongly(&mut self) {
+        tracing::warn!(
+            "a peer's queue pairs place writes out of order, and verbs have no requests that wait for those before them"
+        );
     }
 
     fn qpn(&self, qp: u32) -> u32 {

@@ -7,6 +7,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use super::error::{Mlx5Error, remedy};
 use super::events::{Death, Events};
@@ -88,6 +89,14 @@ enum Held {
     Pd(u32),
 }
 
+/// The next hop to an address.
+#[derive(Debug, Default)]
+struct Hop {
+    mac: Option<[u8; 6]>,
+    /// A thread was patient, in vain.
+    gave_up: bool,
+}
+
 /// What was made of the card and not given back.
 #[derive(Debug, Default)]
 struct Tables {
@@ -97,7 +106,7 @@ struct Tables {
     keys: HashMap<u64, MemoryRegion>,
     umems: HashMap<u32, NonNull<mlx5dv::mlx5dv_devx_umem>>,
     /// Where packets to a peer go: one question to the kernel for each.
-    hops: HashMap<Gid, Arc<Mutex<Option<[u8; 6]>>>>,
+    hops: HashMap<Gid, Arc<Mutex<Hop>>>,
     /// The library may give the same page more than once.
     uars: HashMap<u32, Vec<NonNull<mlx5dv::mlx5dv_devx_uar>>>,
 }
@@ -594,19 +603,22 @@ impl Provider for Mlx5Hca {
         let hop = Arc::clone(self.tables().hops.entry(peer.gid).or_default());
         // Held while the kernel resolves it, so that of several threads one asks.
         let mut hop = hop.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(mac) = *hop {
+        if let Some(mac) = hop.mac {
             return Ok(mac);
         }
         let route = route(&self.info.device, &self.info.port, peer)?;
         let ask = || self.resolve(route, peer, attributes);
-        let mac = until_resolved(attributes.patience, ask, |source| Some(source)).map_err(|source| {
+        // Other threads that wait for the same hop would be as patient one after the other.
+        let patience = if hop.gave_up { Duration::ZERO } else { attributes.patience };
+        let mac = until_resolved(patience, ask, |source| Some(source)).map_err(|source| {
+            hop.gave_up = true;
             if let Some(dead) = self.dead_by(&source) {
                 return dead;
             }
             let HcaInfo { device, port, .. } = &self.info;
             Error::from(Mlx5Error::Unreachable { device: device.clone(), port: port.number, gid: peer.gid, source })
         })?;
-        *hop = Some(mac);
+        hop.mac = Some(mac);
         Ok(mac)
     }
 

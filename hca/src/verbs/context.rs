@@ -438,10 +438,10 @@ fn query_gid(context: &Context, port: u8, index: u32) -> Option<GidEntry> {
 }
 
 /// Returns how good a RoCE address is, 0 being the best. Returns nothing for one that only
-/// `OXSHMEM_IB_GID_INDEX` selects, since peers on other subnets cannot reply to it. Entries stand in the order in
-/// which addresses were added, so the family decides: of ports with both all PEs have to take the
-/// same, and IPv4 is what other libraries take too. An IPv4 address that a host has given itself
-/// (169.254/16) comes last.
+/// `OXSHMEM_IB_GID_INDEX` selects, since peers on other subnets cannot reply to it. Entries stand
+/// in the order in which addresses were added, so the family decides: of ports with both all PEs
+/// have to take the same, and IPv4 is what other libraries take too. An IPv4 address that a host
+/// has given itself (169.254/16) comes last.
 fn rank(gid: Gid) -> Option<u8> {
     match gid.ipv4() {
         Some(address) if address.is_link_local() => Some(2),

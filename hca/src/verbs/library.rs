@@ -29,8 +29,8 @@ pub(crate) fn reason(error: &libloading::Error) -> String {
 
 /// Has the library keep registered memory with this process when the program forks, also by
 /// `system` or `popen`: kernels before 5.12 give the pages that a card knows to the process that
-/// writes first. On newer ones the library finds that there is nothing to do. It is too late once memory
-/// is registered.
+/// writes first. On newer ones the library finds that there is nothing to do. It is too late once
+/// memory is registered.
 fn keep_across_fork(functions: &Ibverbs) {
     if functions.ibv_fork_init.is_err() {
         return;

@@ -117,7 +117,7 @@ void add_new(std::vector<std::string> &to, const std::string &item) {
 
 // Returns the RDMA devices that begin with `name`, or that one alone where it is whole. PyTorch
 // copies NCCL's list of devices, where the beginning of a name is enough. Without such a device it
-// is the name, and init says that it is not there.
+// is the name: init warns that it is not there, or fails if OXSHMEM_HCA names a kind of device.
 std::vector<std::string> devices_of(const std::string &name) {
     std::vector<std::string> found;
     if (DIR *folder = opendir("/sys/class/infiniband")) {
@@ -137,7 +137,7 @@ std::vector<std::string> devices_of(const std::string &name) {
     return found.empty() ? std::vector<std::string>{name} : found;
 }
 
-// Whether OXSHMEM_HCA leaves open which devices are used.
+// Returns whether OXSHMEM_HCA leaves open which devices are used.
 bool may_choose_devices() {
     const char *hca = std::getenv("OXSHMEM_HCA");
     const std::string wanted = hca == nullptr ? "auto" : hca;
