@@ -71,13 +71,14 @@ splits! {
     two_of_four_ibgda: "aaaabbbb", Ibgda;
 }
 
-/// Sums of 16-bit floating point: each node's are rounded once. Where that is does not matter for
-/// these values.
+/// The least and the greatest values do not depend on the node of a NaN.
 #[test]
 fn float_orders_do_not_depend_on_the_node_of_a_nan() {
     on_nodes("float_orders", "aabb", Transport::Ibgda).passes();
 }
 
+/// Sums of 16-bit floating point: each node's are rounded once. Where that is does not matter for
+/// these values.
 #[test]
 fn float_sums_are_rounded_once_for_each_node() {
     on_nodes("float_sums", "aaaabbbb", Transport::Ibgda).args(&["Sum"]).passes();

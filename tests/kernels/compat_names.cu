@@ -188,7 +188,7 @@ OXSHMEM_KERNEL(compat_bad_qp, uint64_t *cell, int handle) {
 // block 2 counts the rounds whose signal came before the words. FENCE_BY in pe/compat_names.rs says
 // which block fences in between, and by which queue pairs.
 OXSHMEM_KERNEL(compat_fence, uint64_t *in, uint64_t *out, uint32_t n, uint64_t *signal, uint32_t *handover, uint32_t rounds,
-               int *handles, int n_handles, int by_putter, uint64_t *stale) {
+               int *handles, int n_handles, int fencing, uint64_t *stale) {
     const int to = next_pe();
     for (uint32_t round = 0; round < rounds; ++round) {
         uint64_t *const there = in + static_cast<uint64_t>(round) * n, *const here = out + static_cast<uint64_t>(round) * n;
@@ -199,7 +199,7 @@ OXSHMEM_KERNEL(compat_fence, uint64_t *in, uint64_t *out, uint32_t n, uint64_t *
                 nvshmemx_uint64_put_nbi_block(there, here, n, to);
             }
             if (thread_rank() == 0) {
-                if (by_putter != 0) {
+                if (fencing == 0) {
                     nvshmem_fence();
                 }
                 store<order::release, reach::device>(handover, round + 1);
@@ -212,7 +212,7 @@ OXSHMEM_KERNEL(compat_fence, uint64_t *in, uint64_t *out, uint32_t n, uint64_t *
                 nvshmemx_qp_fence(to, handles, n_handles);
                 nvshmemx_qp_signal_op(signal, round + 1, NVSHMEM_SIGNAL_SET, to, handles[n_handles - 1]);
             } else {
-                if (by_putter == 0) {
+                if (fencing == 1) {
                     nvshmem_fence();
                 }
                 nvshmemx_signal_op(signal, round + 1, NVSHMEM_SIGNAL_SET, to);

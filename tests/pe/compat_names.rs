@@ -97,20 +97,25 @@ pub fn qps(_: &[String]) -> Outcome {
     rig.finish()
 }
 
-/// Which block of the kernel `compat_fence` fences, and how the kernel is told: how many handles of queue pairs it gets,
-/// and whether the block that puts fences. Otherwise the block that signals does.
-const FENCE_BY: [(&str, usize, bool); 4] = [
-    ("the block that signals", 0, false),
-    ("the block that puts", 0, true),
-    ("the block that signals, by the same handle", 1, false),
-    ("the block that signals, by another handle", 2, false),
+/// Which block of the kernel `compat_fence` fences, its number, and how many handles of queue pairs
+/// the kernel gets.
+const FENCE_BY: [(&str, i32, i32); 4] = [
+    ("the block that signals", 1, 0),
+    ("the block that puts", 0, 0),
+    ("the block that signals, by the same handle", 1, 1),
+    ("the block that signals, by another handle", 1, 2),
 ];
+const NO_FENCE: [(&str, i32, i32); 1] = [("no block", -1, 0)];
 
-/// `compat_fence ROUNDS`: prints how often a signal of one block came before the data of another,
-/// with a fence in between.
+/// `compat_fence ROUNDS [none]`: prints how often a signal of one block came before the data of
+/// another, with a fence in between, or without.
 pub fn fence(args: &[String]) -> Outcome {
     const WORDS: usize = 375;
-    let [rounds] = args else { return Err("compat_fence ROUNDS".into()) };
+    let (rounds, by) = match args {
+        [rounds] => (rounds, &FENCE_BY[..]),
+        [rounds, none] if none == "none" => (rounds, &NO_FENCE[..]),
+        _ => return Err("compat_fence ROUNDS [none]".into()),
+    };
     let rounds: u32 = rounds.parse()?;
     let rig = Rig::new(&COMPAT_NAMES)?;
     let contexts =
@@ -119,17 +124,16 @@ pub fn fence(args: &[String]) -> Outcome {
     let handles = rig.filled(&[FIRST, FIRST + 1])?;
     let all = rounds as usize * WORDS;
     let mut total = 0;
-    for (who, n_handles, by_putter) in FENCE_BY {
+    for &(block, fencing, n_handles) in by {
         let (incoming, outgoing) = (rig.pe.alloc::<u64>(all)?, rig.filled(&vec![u64::MAX; all])?);
         let (signal, stale, handover) = (rig.pe.alloc::<u64>(1)?, rig.pe.alloc::<u64>(1)?, rig.pe.alloc::<u32>(1)?);
         rig.pe.barrier_all()?;
-        let (n_handles, by_putter) = (n_handles as i32, i32::from(by_putter));
         let n = WORDS as u32;
-        let args = (&incoming, &outgoing, n, &signal, &handover, rounds, &handles, n_handles, by_putter, &stale);
+        let args = (&incoming, &outgoing, n, &signal, &handover, rounds, &handles, n_handles, fencing, &stale);
         rig.run_linear("compat_fence", 3, 32, args)?;
         rig.pe.barrier_all()?;
         let found = rig.pe.read(stale.view(..1))?[0];
-        println!("fence by {who}: {found}");
+        println!("fence by {block}: {found}");
         total += found;
     }
     println!("stale={total}");
