@@ -32,8 +32,7 @@ jobs! {
     lanes_p2p_4: "lanes", P2p, 4;
 
     buffers_p2p_2: "buffers", P2p, 2;
-    scarce_descriptors_p2p_3: "scarce_descriptors", P2p, 3;
-    scarce_descriptors_ibgda_2: "scarce_descriptors", Ibgda, 2;
+    scarce_descriptors_p2p_5: "scarce_descriptors", P2p, 5;
     symmetric_buffers_p2p_1: "symmetric_buffers", P2p, 1;
     symmetric_buffers_p2p_3: "symmetric_buffers", P2p, 3;
     symmetric_buffers_ibgda_2: "symmetric_buffers", Ibgda, 2;

@@ -81,13 +81,17 @@ unsafe extern "C" fn oxshmemx_team_split_own(
 ) -> c_int {
     with_pe(|own| {
         // SAFETY: the caller's promise.
-        let team = unsafe { place("team", team) }?;
-        *team = TEAM_INVALID;
+        let team = unsafe { place("team", team) }.map(|team| {
+            *team = TEAM_INVALID;
+            team
+        });
         let numbers = strided(start, stride, size);
-        // A PE with a wrong number takes part, by one that fits no team, since the others wait for
-        // it.
-        let [start, stride, size] = *numbers.as_ref().unwrap_or(&[usize::MAX, 1, 1]);
+        // A PE with a wrong argument takes part, by numbers that fit no team, since the others wait
+        // for it.
+        let fit = numbers.as_ref().ok().filter(|_| team.is_ok());
+        let [start, stride, size] = *fit.unwrap_or(&[usize::MAX, 1, 1]);
         let made = own.team(parent)?.split_own(own, start, stride, size);
+        let team = team?;
         numbers?;
         *team = made?.map_or(TEAM_INVALID, |team| team.handle());
         Ok(())

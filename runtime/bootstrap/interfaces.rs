@@ -124,8 +124,8 @@ impl<'a> Item<'a> {
     }
 }
 
-/// Returns the interfaces that `wanted` allows, a value of `OXSHMEM_INTERFACE` in the syntax of
-/// `NCCL_SOCKET_IFNAME`: a list of prefixes of names, and of ranges of addresses like
+/// Returns the interfaces that `wanted` allows, at least one: a value of `OXSHMEM_INTERFACE` in the
+/// syntax of `NCCL_SOCKET_IFNAME`: a list of prefixes of names, and of ranges of addresses like
 /// `10.1.0.0/16`. After `=` the names are whole, and after `^` the list is of those that are left
 /// out. First come interfaces that it names in whole, and then those that other machines can use.
 ///
@@ -155,7 +155,7 @@ pub(crate) fn fitting<'a>(wanted: &str, interfaces: &'a [Interface]) -> Result<V
 /// Those of [`fitting`].
 pub(crate) fn choose(wanted: &str, interfaces: &[Interface]) -> Result<IpAddr, String> {
     let found = fitting(wanted, interfaces)?;
-    found.first().map(|interface| interface.address).ok_or_else(|| format!("no interface fits '{wanted}'"))
+    Ok(found[0].address)
 }
 
 fn is_within(address: IpAddr, range: IpAddr, bits: u32) -> bool {

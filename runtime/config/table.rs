@@ -444,10 +444,10 @@ variables! {
     /// Deadline of joining the job; after it the ranks that did not join are named. Also the limit
     /// on what PEs of a node pass to each other directly while memory is added.
     "OXSHMEM_BOOTSTRAP_TIMEOUT" copy bootstrap_timeout: Duration = Duration::from_secs(60), Limits::Range(100_000, 24 * HOUR);
-    /// How long the host's calls in which PEs meet wait for the others: allocation, free, the
-    /// making and the end of teams and contexts, and finalize. After it the PEs that did not arrive
-    /// are named. Without it the longer of `OXSHMEM_TIMEOUT` and `OXSHMEM_BOOTSTRAP_TIMEOUT`. A PE
-    /// that dies ends the wait in any case.
+    /// How long the host's calls in which PEs meet wait for the others: init once all have joined,
+    /// allocation, free, the making and the end of teams and contexts, and finalize. After it the
+    /// PEs that did not arrive are named. Without it the longer of `OXSHMEM_TIMEOUT` and
+    /// `OXSHMEM_BOOTSTRAP_TIMEOUT`. A PE that dies ends the wait in any case.
     "OXSHMEM_MEETING_TIMEOUT" copy meeting_timeout: Option<Duration> = None, Limits::Range(100_000, 24 * HOUR);
     /// What started this process, where it was not `oxrun` or a unique id. `auto` takes the first
     /// launcher whose variables are set, in this order: `pmix`, `pmi` (PMI-2 or PMI-1 on `PMI_FD`),

@@ -1,6 +1,7 @@
 //! Connections among the PEs of a node that map each other's heaps: they carry the chunks'
 //! descriptors.
 
+use std::cell::Cell;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -26,6 +27,8 @@ struct Link {
 #[derive(Debug, Default)]
 pub(crate) struct PeerLinks {
     links: Vec<Link>,
+    /// Exchanges so far: what comes late of one that has failed is not taken for a later one's.
+    exchanges: Cell<u64>,
 }
 
 impl PeerLinks {
@@ -68,7 +71,7 @@ impl PeerLinks {
             };
             links.push(Link { pe, slot, connection });
         }
-        Ok(Self { links })
+        Ok(Self { links, exchanges: Cell::default() })
     }
 
     /// Returns the slots of the PEs whose heaps are mapped here.
@@ -77,11 +80,11 @@ impl PeerLinks {
     }
 
     /// Sends chunk `index` to every peer and receives theirs, each with the peer and the slot that
-    /// it belongs to.
+    /// it belongs to. All peers exchange as often.
     ///
     /// # Errors
-    /// The first of a connection that failed. The others have carried their messages, and can be
-    /// used for the next chunk.
+    /// The first of a connection that failed. All others were tried, and what comes late is passed
+    /// over by the next exchange.
     pub(crate) fn exchange(
         &self,
         index: usize,
@@ -90,10 +93,14 @@ impl PeerLinks {
     ) -> Result<Vec<(usize, usize, OwnedFd)>, HeapError> {
         let deadline = Instant::now() + timeout;
         let left = || deadline.saturating_duration_since(Instant::now());
-        let number = (index as u64).to_le_bytes();
-        let send = |link: &Link| link.connection.send(&number, &[memory], left()).map_err(|e| link.error("send", e));
+        let exchange = self.exchanges.get() + 1;
+        self.exchanges.set(exchange);
+        let label: [u64; 2] = [exchange, index as u64];
+        let send = |link: &Link| {
+            link.connection.send(bytemuck::bytes_of(&label), &[memory], left()).map_err(|e| link.error("send", e))
+        };
         let sent: Vec<_> = self.links.iter().map(send).collect();
-        let received: Vec<_> = self.links.iter().map(|link| link.receive(index, left())).collect();
+        let received: Vec<_> = self.links.iter().map(|link| link.receive(label, &left)).collect();
         sent.into_iter().collect::<Result<(), _>>()?;
         received.into_iter().collect()
     }
@@ -145,17 +152,23 @@ impl PeerLinks {
 }
 
 impl Link {
-    fn receive(&self, index: usize, timeout: Duration) -> Result<(usize, usize, OwnedFd), HeapError> {
-        let mut bytes = [0; 8];
-        let mut message = self.connection.recv(&mut bytes, timeout).map_err(|e| self.error("receive", e))?;
-        let fd = message.fds.pop().filter(|_| message.fds.is_empty() && message.len == bytes.len());
-        match fd {
-            Some(fd) if u64::from_le_bytes(bytes) == index as u64 => Ok((self.pe, self.slot, fd)),
-            _ => {
+    /// Receives the message with this label, the numbers of the exchange and of the chunk, after
+    /// those of earlier exchanges.
+    fn receive(&self, label: [u64; 2], left: &impl Fn() -> Duration) -> Result<(usize, usize, OwnedFd), HeapError> {
+        loop {
+            let mut seen = [0u64; 2];
+            let bytes = bytemuck::bytes_of_mut(&mut seen);
+            let mut message = self.connection.recv(bytes, left()).map_err(|e| self.error("receive", e))?;
+            let is_whole = message.len == size_of::<[u64; 2]>();
+            if is_whole && seen[0] < label[0] {
+                continue;
+            }
+            let fd = message.fds.pop().filter(|_| message.fds.is_empty() && is_whole && seen == label);
+            return fd.map(|fd| (self.pe, self.slot, fd)).ok_or_else(|| {
                 let what =
                     if message.len == 0 { "the peer closed the connection" } else { "not the chunk that was due" };
-                Err(self.error("receive", std::io::Error::other(what)))
-            }
+                self.error("receive", std::io::Error::other(what))
+            });
         }
     }
 

@@ -58,7 +58,7 @@ impl Pe {
         let offset = self.heap.borrow().place_run(buffer.bytes)?;
         let added = self.heap.borrow_mut().add_run(offset, buffer.bytes, memory, self.config.bootstrap_timeout());
         if let Err(error) = self.all_or_none(added.map_err(|error| refused(buffer, error.to_string()))) {
-            self.heap.borrow_mut().remove_run(offset)?;
+            self.withdraw(offset);
             return Err(error);
         }
         if let Some(network) = &self.network {
@@ -75,7 +75,7 @@ impl Pe {
                     self.symmetric.borrow_mut().push(Symmetric { offset, keys });
                 }
                 Err(error) => {
-                    self.heap.borrow_mut().remove_run(offset)?;
+                    self.withdraw(offset);
                     return Err(error);
                 }
             }
@@ -168,6 +168,13 @@ impl Pe {
         }
         // SAFETY: the caller's promise.
         unsafe { self.device.share(buffer.address, buffer.bytes) }.map_err(|reason| refused(buffer, reason))
+    }
+
+    /// Takes the run at an offset out of the heap, after a registration that failed.
+    fn withdraw(&self, offset: u64) {
+        if let Err(error) = self.heap.borrow_mut().remove_run(offset) {
+            tracing::warn!(%error, "memory of the program stays mapped until the end of the PE");
+        }
     }
 
     /// Registers the run at an offset with the cards.

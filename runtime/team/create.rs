@@ -281,7 +281,10 @@ impl Pe {
             pe: told[number].0 as usize,
             call: calls[number].to_string(),
             other: told[other].0 as usize,
-            other_call: calls[other].to_string(),
+            other_call: match calls[other].apply(calls.len()) {
+                Ok(_) => format!("calls {}", calls[other]),
+                Err(_) => "passes numbers that fit no team".to_owned(),
+            },
         })?;
         let made = self.create(&meeting, &told, &parts)?;
         // Members of a part pass what fits, and a PE in none has let the others go on.

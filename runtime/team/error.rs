@@ -41,7 +41,7 @@ pub enum TeamError {
     /// PEs that split a team, each by numbers of its own, and do not agree on a part. Nothing was
     /// created.
     #[error(
-        "PE {pe} calls {call}, and PE {other}, which is a member of that, calls {other_call}; all members of a part pass the same numbers"
+        "PE {pe} calls {call}, and PE {other}, which is a member of that, {other_call}; all members of a part pass the same numbers"
     )]
     Parts {
         /// A PE that is in the part that it names.
@@ -50,7 +50,7 @@ pub enum TeamError {
         call: String,
         /// A PE that is in that part as well, and names another one.
         other: usize,
-        /// What that one calls.
+        /// What that one does.
         other_call: String,
     },
     /// A team that cannot be destroyed.

@@ -100,7 +100,8 @@ impl Queues {
     /// current.
     pub fn of(&self, context: &Context, raw: CUstream) -> Result<Arc<Queue>, DriverError> {
         let mut queues = self.by_name();
-        if queues.len() >= MANY && queues.len().is_power_of_two() {
+        let is_many = queues.len() >= MANY && queues.len().is_power_of_two();
+        if is_many && !queues.contains_key(&name(raw)) && !self.captured.load(Ordering::Acquire) {
             forget_idle(&mut queues, context);
         }
         let queue = match queues.entry(name(raw)) {

@@ -35,10 +35,10 @@ int translate(const char *call, int status);
 // here in one warning.
 void read_environment();
 
-// Whether init without flags is to join by the program's MPI (NVSHMEM_BOOTSTRAP).
+// Returns whether init without flags joins by the program's MPI (NVSHMEM_BOOTSTRAP).
 bool wants_mpi();
 
-// The address of the handle of MPI_COMM_WORLD, null if the program has not called MPI_Init.
+// Returns the address of the handle of MPI_COMM_WORLD, null if the program has not called MPI_Init.
 const void *world_of_mpi();
 
 // Asks the program's MPI for this process's rank in a communicator, and for its size. Null, or why

@@ -193,7 +193,7 @@ bool has_both_libraries(const char *call) {
     return true;
 }
 
-// The ways to join a job that flags name.
+// Returns the ways to join a job that flags name.
 unsigned ways_of(unsigned flags) {
     return flags & (NVSHMEMX_INIT_WITH_MPI_COMM | NVSHMEMX_INIT_WITH_SHMEM | NVSHMEMX_INIT_WITH_UNIQUEID);
 }

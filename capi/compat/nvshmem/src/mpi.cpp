@@ -47,7 +47,7 @@ struct Mpi {
     uint64_t byte = 0, communicator = 0;
 };
 
-// Whether MPI_Init has been called, as this function of MPI says.
+// Returns whether MPI_Init has been called, as this function of MPI says.
 bool is_ready(Initialized initialized) {
     int ready = 0;
     return initialized != nullptr && initialized(&ready) == 0 && ready != 0;
@@ -82,7 +82,9 @@ const char *find_mpi(const void *communicator, Mpi &mpi) {
 const char *ask_place(const Mpi &mpi, int *rank, int *size) {
     int own = 0, all = 0;
     if (mpi.comm_rank(mpi.communicator, &own) != 0 || mpi.comm_size(mpi.communicator, &all) != 0) {
-        return "MPI_Comm_rank or MPI_Comm_size refuses attr.mpi_comm; it is the address of an MPI_Comm";
+        return "MPI_Comm_rank or MPI_Comm_size refuses the communicator; attr.mpi_comm is the address of an MPI_Comm, and "
+               "without "
+               "attributes it is MPI_COMM_WORLD (NVSHMEM_BOOTSTRAP=MPI)";
     }
     *rank = own;
     *size = all;
@@ -126,7 +128,7 @@ const char *broadcast_by_mpi(const void *communicator, char *id, size_t bytes, i
         std::memset(id, 0, bytes);
     }
     if (mpi.broadcast(id, static_cast<int>(bytes), mpi.byte, 0, mpi.communicator) != 0) {
-        return "MPI_Bcast failed on attr.mpi_comm";
+        return "MPI_Bcast failed on the communicator; join by the launcher (without NVSHMEM_BOOTSTRAP=MPI) or by a unique id";
     }
     if (!created) {
         return oxshmem_error();
