@@ -23,7 +23,7 @@ fn nothing_waits_for_everything_before_it_unless_that_is_asked_for() {
 fn a_card_that_may_place_writes_out_of_order_is_told_not_to_or_is_waited_for() {
     const ROUTING: &str = "port:adaptive-routing=1";
     let unforced = format!("cap:dp_ordering_force=0,{ROUTING}");
-    let line = "attempt queue pairs that deliver in order: no: the card places writes out of order";
+    let line = "attempt queue pairs that deliver in order: no: a card of the job places writes out of order";
     for transport in [Transport::Ibgda, Transport::Ibrc] {
         // The order is forced; or no queue pair says that it has another one; or one does.
         for (lies, waits) in [(ROUTING, false), ("cap:dp_ordering_force=0", false), (&unforced, true)] {
