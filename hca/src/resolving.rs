@@ -37,8 +37,8 @@ pub(crate) fn until_resolved<T, E>(
 mod tests {
     use super::*;
 
-    /// Asks a network that answers the `answered`-th question, and others with `errno`. Returns
-    /// how that ended, and the number of questions.
+    /// Asks a network that resolves the address at question number `answered`, and fails with
+    /// `errno` at all others. Returns how that ended, and the number of questions.
     fn ask(patience: Duration, errno: i32, answered: u32) -> (Result<u32, Option<i32>>, u32) {
         let mut asked = 0;
         let question = || {

@@ -42,15 +42,11 @@ pub(super) fn followed<'a>(own: &Stream, stream: &'a DeviceStream) -> Result<Opt
 /// Notes that work was queued on a stream that [`target`] has found, which `captures` or not. The
 /// PE's own stream says itself when its work has ended, unless that went into a graph.
 pub(super) fn mark(own: &Stream, on: Option<&ExternalStream>, captures: bool) -> Result<(), DriverError> {
-    match on {
-        Some(on) if !captures => on.mark(own),
-        _ => {
-            if captures {
-                own.queues().captured.store(true, Ordering::Release);
-            }
-            Ok(())
-        }
+    if captures {
+        own.queues().captured.store(true, Ordering::Release);
+        return Ok(());
     }
+    on.map_or(Ok(()), |on| on.mark(own))
 }
 
 /// Returns what the PE has queued on a stream that [`target`] has found.

@@ -6,6 +6,7 @@
 #include "internal.h"
 
 #include <algorithm>
+#include <climits>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -43,34 +44,28 @@ bool read_number(const std::string &value, long &number) {
     return end != value.c_str() && *end == '\0';
 }
 
-// Converts a number, of which a negative one leaves the choice to the library. What is no number
-// init refuses, and says which are, here and below.
-std::string number(const std::string &value) {
+// Converts a number to the nearest one that is allowed; one below `first` leaves the choice to the
+// library. Init refuses what is no number, and says which numbers are allowed.
+std::string nearest(const std::string &value, long first, long least, long most) {
     long wanted = 0;
     if (!read_number(value, wanted)) {
         return value;
     }
-    return wanted < 0 ? "" : std::to_string(wanted);
+    return wanted < first ? "" : std::to_string(std::min(std::max(wanted, least), most));
 }
 
-// Programs ask for one queue pair for each of their experts, which may be more than there can be.
-// None asks for queue pairs of another kind.
+std::string number(const std::string &value) {
+    return nearest(value, 0, 0, LONG_MAX);
+}
+
+// Programs request one queue pair for each of their experts, which may be more than there can be.
+// With 0 they request queue pairs of another kind.
 std::string queue_pairs(const std::string &value) {
-    constexpr long kMost = 64;
-    long wanted = 0;
-    if (!read_number(value, wanted)) {
-        return value;
-    }
-    return wanted <= 0 ? "" : std::to_string(std::min(wanted, kMost));
+    return nearest(value, 1, 1, 64);
 }
 
 std::string teams(const std::string &value) {
-    constexpr long kLeast = 4, kMost = 256;
-    long wanted = 0;
-    if (!read_number(value, wanted)) {
-        return value;
-    }
-    return wanted <= 0 ? "" : std::to_string(std::min(std::max(wanted, kLeast), kMost));
+    return nearest(value, 1, 4, 256);
 }
 
 std::string network(const std::string &value) {
