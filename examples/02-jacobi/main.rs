@@ -68,6 +68,9 @@ fn solve(pe: &Pe, share: Share) -> oxshmem::Result<Vec<f32>> {
     for field in &fields {
         pe.write(field.view(..mine.len()), mine)?;
     }
+    // A neighbour's first exchange writes into this PE's fields, so these are ready everywhere
+    // first.
+    pe.barrier_all()?;
 
     let neighbour = |pe: Option<usize>| pe.filter(|pe| *pe < n_pes).map_or(-1, |pe| pe as i32);
     let (above, below) = (neighbour(me.checked_sub(1)), neighbour(Some(me + 1)));
