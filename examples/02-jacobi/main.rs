@@ -3,7 +3,7 @@
 //! A step is two launches on one stream: `relax` computes, `exchange` sends the edge rows to the
 //! neighbours and waits for theirs. The host queues all steps and waits once.
 
-use oxshmem::{LaunchConfig, Pe, SymmetricSlice};
+use oxshmem::{LaunchConfig, Operations, Pe, SymmetricSlice};
 
 oxshmem::kernels! {
     struct Kernels from "jacobi" {
