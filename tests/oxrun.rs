@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -12,6 +13,16 @@ use rustix::process::{Pid, Signal, kill_process};
 fn oxrun(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_oxrun"));
     command.args(args).stdin(Stdio::null());
+    // Tests in the background of a script ignore some of them, and what they start would too.
+    let heed = || {
+        for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP] {
+            // SAFETY: the call is async-signal-safe, and names no handler.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+        }
+        Ok(())
+    };
+    // SAFETY: what runs between fork and exec is async-signal-safe.
+    unsafe { command.pre_exec(heed) };
     command
 }
 
@@ -144,6 +155,44 @@ fn signals_reach_every_pe() {
         assert_eq!(lines(&mut output, 2), ["[PE 0] got", "[PE 1] got"]);
         assert_eq!(child.wait().unwrap().code(), Some(0), "{name}");
     }
+}
+
+/// Returns the launcher's command by way of `env` with this option, or says why there is none.
+fn by_env(option: &str, args: &[&str]) -> Option<Command> {
+    if !Command::new("env").args([option, "true"]).status().is_ok_and(|status| status.success()) {
+        println!("skipped: env does not know {option}");
+        return None;
+    }
+    // `timeout` ends a launcher that does not end. It takes SIGCHLD for itself, so it is the outer one.
+    let mut command = Command::new("timeout");
+    command.args(["-k", "1", "60", "env", option, env!("CARGO_BIN_EXE_oxrun")]).args(args).stdin(Stdio::null());
+    Some(command)
+}
+
+#[test]
+fn a_job_ends_where_the_ends_of_children_are_ignored() {
+    let Some(mut command) = by_env("--ignore-signal=CHLD", &["-n", "2", "sh", "-c", "exit $OXSHMEM_RANK"]) else {
+        return;
+    };
+    let output = command.output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("oxrun: PE 1 exited with status 1"), "{stderr}");
+}
+
+#[test]
+fn signals_that_are_ignored_stay_so() {
+    // The PEs signal the launcher, which is their parent, and run on.
+    let script = "kill -HUP $PPID; kill -INT $PPID; grep SigIgn /proc/self/status";
+    let Some(mut command) = by_env("--ignore-signal=HUP,INT", &["-n", "1", "--no-prefix", "sh", "-c", script]) else {
+        return;
+    };
+    let output = command.output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && stderr.is_empty(), "{}: {stderr}", output.status);
+    let ignored = String::from_utf8_lossy(&output.stdout);
+    let ignored = ignored.strip_prefix("SigIgn:").and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap();
+    assert_eq!(ignored & 0b11, 0b11, "{ignored:#x}");
 }
 
 #[test]

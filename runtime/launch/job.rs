@@ -17,7 +17,7 @@ use super::dumps::Dumps;
 use super::error::LaunchError;
 use super::failure::{self, Course, Due, Heed, signal_group};
 use super::options::{LaunchOptions, Output};
-use super::outcome::{Outcome, PeOutcome, PeStatus};
+use super::outcome::{LAUNCHER_FAILED, Outcome, PeOutcome, PeStatus};
 use super::output::{Heard, Sink, Source, Target};
 use super::relay::{self, Order, Orders, SILENCE};
 use super::signals::{self, Signals};
@@ -25,7 +25,8 @@ use super::takers;
 use crate::bootstrap::{Hub, HubOptions};
 use crate::config::{LAUNCHER_VARIABLES, MAX_NPES};
 
-/// Starts the PEs and returns when all of them have ended; by then no process of theirs is left.
+/// Starts the PEs and returns when all of them have ended; by then no process of theirs is left. A
+/// process that ignores SIGCHLD does so no longer, since the kernel keeps no child's status for it.
 ///
 /// # Errors
 /// The job could not be started, or not be watched any more; PEs that did run have been killed.
@@ -44,6 +45,7 @@ pub fn run(options: &LaunchOptions) -> Result<Outcome, LaunchError> {
     if options.nodes > options.npes {
         return Err(LaunchError::Nodes { nodes: options.nodes, npes: options.npes });
     }
+    keep_children()?;
     let signals = forwarded(options)?;
     let hub = Hub::start(HubOptions::local(options.npes)?)?;
     let place = Place {
@@ -67,6 +69,11 @@ pub(super) fn run_share(options: &LaunchOptions, place: Place, orders: Orders) -
     // The launcher says which PE failed, of whatever host.
     job.course.reported = true;
     drive(job).map(drop)
+}
+
+/// Has the kernel keep how the PEs end.
+pub(super) fn keep_children() -> Result<(), LaunchError> {
+    signals::keep_children().map_err(LaunchError::system("no longer ignoring the ends of child processes (SIGCHLD)"))
 }
 
 /// Blocks the signals that the options want forwarded.
@@ -514,12 +521,22 @@ impl<'a> Job<'a> {
     /// process group's number stays taken.
     fn ended(&mut self, rank: usize) {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
-        let Ok(Some(status)) = rustix::process::waitid(WaitId::PidFd(self.pes[rank].pidfd.as_fd()), options) else {
-            return;
-        };
-        let status = match (status.exit_status(), status.terminating_signal()) {
-            (Some(status), _) => PeStatus::Exited(status),
-            (None, signal) => PeStatus::Killed(signal.unwrap_or(0)),
+        let status = match rustix::process::waitid(WaitId::PidFd(self.pes[rank].pidfd.as_fd()), options) {
+            Ok(Some(status)) => match (status.exit_status(), status.terminating_signal()) {
+                (Some(status), _) => PeStatus::Exited(status),
+                (None, signal) => PeStatus::Killed(signal.unwrap_or(0)),
+            },
+            Ok(None) | Err(rustix::io::Errno::INTR) => return,
+            // The program has waited for the PE itself, for example. It has ended all the same, and its
+            // pidfd stays readable.
+            Err(error) => {
+                self.report(format!(
+                    "how PE {} ended is unknown: {error}; it counts as failed with status {LAUNCHER_FAILED}. Leave it to \
+                     the launcher to wait for PEs",
+                    self.place.first + count32(rank)
+                ));
+                PeStatus::Exited(LAUNCHER_FAILED.into())
+            }
         };
         // What it wrote before comes before what is said about its end.
         for error in [false, true] {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::error::LaunchError;
-use super::job::{Place, run_share};
+use super::job::{Place, keep_children, run_share};
 use super::options::LaunchOptions;
 use super::relay::{GREETING, Order, Orders, Start};
 
@@ -38,6 +38,7 @@ fn say(line: &[u8]) {
 }
 
 fn serve() -> Result<(), LaunchError> {
+    keep_children()?;
     let (start, orders) = start()?;
     let folder = start.folder.clone();
     std::env::set_current_dir(&folder)

@@ -19,7 +19,7 @@ use super::dumps::Dumps;
 use super::error::LaunchError;
 use super::failure::{self, Course, Due, Heed, signal_group};
 use super::hosts::{Hosts, Share};
-use super::job::{FileLimit, OTHER_FILES, forwarded, may_read_terminal};
+use super::job::{FileLimit, OTHER_FILES, forwarded, keep_children, may_read_terminal};
 use super::options::{LaunchOptions, Output};
 use super::outcome::{LAUNCHER_FAILED, Outcome, PeOutcome, PeStatus};
 use super::relay::{GREETING, HEARTBEAT, MAX_INPUT, Order, Said, Start};
@@ -138,6 +138,7 @@ pub fn run_on(options: &LaunchOptions, hosts: &Hosts, shell: &RemoteShell) -> Re
         return Err(LaunchError::Npes(options.npes));
     }
     let shares = hosts.divide(options.npes)?;
+    keep_children()?;
     let signals = forwarded(options)?;
     let job = JobId::random()?;
     let nodes = shares.iter().flat_map(|share| std::iter::repeat_n(share.host.clone(), share.count as usize));
