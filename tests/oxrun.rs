@@ -373,6 +373,33 @@ fn input_goes_to_pe_0_of_the_first_host_whole() {
 }
 
 #[test]
+fn a_long_line_of_a_pe_on_a_host_is_cut_into_lines_of_that_pe() {
+    let output = on_hosts("a", &["-n", "1", "sh", "-c", "head -c 70000 /dev/zero | tr '\\0' y; echo"]);
+    assert_eq!(output.status.code(), Some(0));
+    let lines = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<_> = lines.lines().map(|line| line.strip_prefix("[PE 0] ").unwrap().len()).collect();
+    assert_eq!(lines, [64 << 10, 70000 - (64 << 10)]);
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(!errors.contains("unknown line"), "{errors}");
+}
+
+#[test]
+fn output_of_hosts_waits_for_the_reader_of_a_pipe_that_does_not_block() {
+    let (mut read, write) = std::io::pipe().unwrap();
+    rustix::io::ioctl_fionbio(&write, true).unwrap();
+    let mut command = oxrun(&["--launcher", "sh tests/remote_shell.sh", "--hosts", "a", "--no-prefix"]);
+    let mut child = command.args(["-n", "1", "seq", "1", "100000"]).stdout(write).spawn().unwrap();
+    // The command has the writing end too.
+    drop(command);
+    // The pipe fills up meanwhile.
+    std::thread::sleep(Duration::from_millis(300));
+    let mut text = String::new();
+    read.read_to_string(&mut text).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert_eq!(text.lines().map(|line| line.parse::<u64>().unwrap()).sum::<u64>(), 100_000 * 100_001 / 2);
+}
+
+#[test]
 fn pes_on_hosts_die_with_the_launcher() {
     let shell = "sh tests/remote_shell.sh";
     let (mut child, mut output) =

@@ -4,11 +4,12 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
 use super::dumps::Dumps;
 
-/// An incomplete line longer than this is passed on in pieces of this length, each a line.
+/// A line longer than this is passed on in pieces of this length, each a line.
 const MAX_LINE: usize = 64 << 10;
 /// Text waiting for a slow reader above which the PEs are not read, so that they wait too.
 const MAX_WAITING: usize = 1 << 20;
@@ -97,16 +98,19 @@ impl Source {
 
     fn pass_on(&mut self, sink: &mut Sink, prefix: &[u8], mut heard: Option<Heard<'_>>) {
         let mut rest = &self.kept[..];
-        while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
-            sink.line(prefix, &rest[..end]);
+        loop {
+            let end = rest.iter().position(|byte| *byte == b'\n');
+            let (piece, passed) = match end {
+                // Complete lines too: the launcher on another machine reads no longer ones.
+                _ if end.unwrap_or(rest.len()) > MAX_LINE => (&rest[..MAX_LINE], MAX_LINE),
+                Some(end) => (&rest[..end], end + 1),
+                None => break,
+            };
+            sink.line(prefix, piece);
             if let Some(heard) = &mut heard {
-                heard.line(&rest[..end]);
+                heard.line(piece);
             }
-            rest = &rest[end + 1..];
-        }
-        while rest.len() > MAX_LINE {
-            sink.line(prefix, &rest[..MAX_LINE]);
-            rest = &rest[MAX_LINE..];
+            rest = &rest[passed..];
         }
         let passed = self.kept.len() - rest.len();
         self.kept.drain(..passed);
@@ -182,11 +186,33 @@ impl Sink {
                 self.written = self.waiting.len();
             }
         }
-        if self.written == self.waiting.len() {
-            self.waiting.clear();
+        // A reader that never catches up must not make this grow: what is moved is less than what has
+        // been written since the last time.
+        if self.written * 2 >= self.waiting.len() {
+            self.waiting.drain(..self.written);
             self.written = 0;
         }
     }
+}
+
+/// Writes all bytes to a descriptor, and waits for its reader as a descriptor that blocks does.
+///
+/// # Errors
+/// The descriptor cannot be written to.
+pub(super) fn write_all(fd: impl AsFd, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match rustix::io::write(&fd, bytes) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => bytes = &bytes[written..],
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => match poll(&mut [PollFd::new(&fd, PollFlags::OUT)], None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            },
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -235,9 +261,54 @@ mod tests {
         let long = vec![b'x'; MAX_LINE];
         let (first, second) = long.split_at(MAX_LINE / 2);
         let whole = [b"> ", &long[..], b"yy\n"].concat();
-        assert!(through(&[first, second, b"yy\n"]) == whole);
+        assert!(through(&[first, second, b"\n"]) == whole);
         let cut = [b"> ", &long[..], b"\n> yyy\n"].concat();
         assert!(through(&[first, second, b"yy", b"y\n"]) == cut);
+        // One that is complete when it is read is cut alike.
+        assert!(through(&[first, second, b"yyy\n"]) == cut);
+    }
+
+    #[test]
+    fn a_reader_that_never_catches_up_does_not_make_a_sink_grow() {
+        let (mut result, end) = pipe().unwrap();
+        let end = end.into_raw_fd();
+        // SAFETY: the descriptor stays open until the sink is gone.
+        let mut sink = Sink::new(unsafe { BorrowedFd::borrow_raw(end) });
+        let line = [b'x'; PIECE - 1];
+        let mut read = [0; PIECE];
+        // Something waits all the time.
+        sink.line(b"", &line);
+        for _ in 0..1000 {
+            sink.line(b"", &line);
+            sink.write();
+            result.read_exact(&mut read).unwrap();
+            assert!(read[..PIECE - 1] == line && read[PIECE - 1] == b'\n');
+            assert!(sink.pending().is_some() && sink.waiting.len() <= 4 * PIECE, "{}", sink.waiting.len());
+        }
+        // SAFETY: nothing else owns it.
+        drop(unsafe { OwnedFd::from_raw_fd(end) });
+    }
+
+    #[test]
+    fn what_does_not_block_is_written_whole() {
+        let (mut result, end) = pipe().unwrap();
+        rustix::io::ioctl_fionbio(&end, true).unwrap();
+        // More than a pipe holds.
+        let text = vec![b'x'; 1 << 20];
+        let read = std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let mut bytes = Vec::new();
+                result.read_to_end(&mut bytes).unwrap();
+                bytes
+            });
+            write_all(&end, &text).unwrap();
+            drop(end);
+            reader.join().unwrap()
+        });
+        assert!(read == text);
+        let (result, end) = pipe().unwrap();
+        drop(result);
+        assert_eq!(write_all(&end, b"x").unwrap_err().kind(), io::ErrorKind::BrokenPipe);
     }
 
     #[test]

@@ -22,6 +22,7 @@ use super::hosts::{Hosts, Share};
 use super::job::{FileLimit, OTHER_FILES, forwarded, keep_children, may_read_terminal};
 use super::options::{LaunchOptions, Output};
 use super::outcome::{LAUNCHER_FAILED, Outcome, PeOutcome, PeStatus};
+use super::output::write_all;
 use super::relay::{GREETING, HEARTBEAT, MAX_INPUT, Order, Said, Start};
 use super::signals::{self, Signals};
 use crate::bootstrap::{Hub, JobId, Places, start_hub};
@@ -233,7 +234,13 @@ impl Screen {
             }
         };
         let line = [prefix.as_bytes(), text, b"\n"].concat();
-        if error { io::stderr().lock().write_all(&line) } else { io::stdout().lock().write_all(&line) }
+        if error {
+            return write_all(io::stderr().lock(), &line);
+        }
+        let mut stdout = io::stdout().lock();
+        // What the program itself has written comes first.
+        stdout.flush()?;
+        write_all(stdout, &line)
     }
 }
 
@@ -262,7 +269,7 @@ impl Reporter {
         std::thread::Builder::new().name("oxrun-reports".into()).spawn(move || {
             for line in reports {
                 // There is no other place to say that this one cannot be written to.
-                let _ = writeln!(io::stderr(), "oxrun: {line}");
+                let _ = write_all(io::stderr().lock(), format!("oxrun: {line}\n").as_bytes());
             }
             let _ = done.send(());
         })?;
