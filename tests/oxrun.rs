@@ -100,6 +100,7 @@ fn wrong_use_is_told() {
         (&["-n", "0", "true"], 2, "a job cannot have 0 PEs; give a number from 1 to 4096"),
         (&["-n", "4097", "true"], 2, "a job cannot have 4097 PEs; give a number from 1 to 4096"),
         (&["-n", "1", "--timeout", "soon", "true"], 2, "expected seconds"),
+        (&["-n", "2", "--nodes", "5", "true"], 2, "2 PEs cannot be on 5 nodes; give at most as many nodes as PEs"),
     ] {
         let output = run(args);
         let stderr = String::from_utf8(output.stderr).unwrap();
@@ -426,6 +427,26 @@ fn only_oxrun_speaks_to_oxrun_of_a_host() {
     assert!(said.starts_with(begin), "{said}");
     let alone = String::from_utf8(run(&["--node"]).stdout).unwrap();
     assert!(alone.contains("the launcher has closed the connection"), "{alone}");
+}
+
+#[test]
+fn orders_that_come_with_the_start_are_obeyed_at_once() {
+    let frame = |kind: u8, rest: &[u8]| [&[kind], &(rest.len() as u32).to_le_bytes()[..], rest].concat();
+    let folder = std::env::current_dir().unwrap().display().to_string();
+    let folder = folder.as_str();
+    // Where PEs meet, the job, PEs, the first, how many, the grace time, where and what to start.
+    let job = "00112233445566778899aabbccddeeff";
+    let start = ["127.0.0.1:1", job, "1", "0", "1", "1000", folder, "cat", "0"];
+    let start: String = start.iter().flat_map(|word| [*word, "\0"]).collect();
+    let orders = [frame(b's', start.as_bytes()), frame(b'i', b"hello\n"), frame(b'i', b"")].concat();
+    let mut child = oxrun(&["--node"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(&orders).unwrap();
+    // Nothing follows. A node that hears nothing kills its PEs in the end.
+    let output = child.wait_with_output().unwrap();
+    drop(stdin);
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains("\no 0 hello\n") && said.contains("\nx 0 exited 0\n"), "{said}");
 }
 
 #[test]

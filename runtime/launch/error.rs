@@ -80,8 +80,8 @@ impl LaunchError {
     }
 
     /// Returns what a shell's status for it would be: 127 for a program that does not exist, 126
-    /// for one that cannot be executed, 2 for a number of PEs or for hosts that a job cannot have,
-    /// and otherwise 125.
+    /// for one that cannot be executed, 2 for a number of PEs or nodes or for hosts that a job cannot
+    /// have, and otherwise 125.
     ///
     /// ```
     /// use oxshmem::launch::{LaunchOptions, run};
@@ -92,7 +92,7 @@ impl LaunchError {
         match self {
             Self::Program { source, .. } if source.kind() == io::ErrorKind::NotFound => 127,
             Self::Program { .. } => 126,
-            Self::Npes(_) | Self::Hosts(_) | Self::Slots { .. } | Self::RemoteShell => 2,
+            Self::Npes(_) | Self::Nodes { .. } | Self::Hosts(_) | Self::Slots { .. } | Self::RemoteShell => 2,
             _ => LAUNCHER_FAILED,
         }
     }

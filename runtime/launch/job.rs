@@ -123,6 +123,8 @@ const STDIN: BorrowedFd<'static> = unsafe { BorrowedFd::borrow_raw(0) };
 const FILES_PER_PE: u64 = 4;
 /// What the process has open besides, with room for connections to the hub that no PE has claimed.
 pub(super) const OTHER_FILES: u64 = 512;
+/// How often a process in the background looks whether it has its terminal again.
+pub(super) const BACKGROUND: Duration = Duration::from_millis(200);
 /// Time that the output pipes may stay open after the last PE was killed with its group: a process
 /// outside the group has them.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -301,6 +303,8 @@ impl<'a> Job<'a> {
     /// Serves everything until all PEs have ended and all that they wrote is passed on.
     fn watch(&mut self) -> Result<(), LaunchError> {
         let deadline = self.options.timeout.map(|timeout| Instant::now() + timeout);
+        // Those that came with the one to start; standard input does not tell of them again.
+        self.obey_all();
         loop {
             self.advance(deadline);
             if self.is_over() {
@@ -354,8 +358,12 @@ impl<'a> Job<'a> {
         add(Ready::Signals, self.signals.as_ref().map(Signals::fd), PollFlags::IN);
         // Orders are always read; of input for PE 0 there is never more than it was sent.
         add(Ready::Stdin, self.orders.as_ref().map(|_| STDIN), PollFlags::IN);
+        let mut foreground = None;
         if let Some(input) = &self.input {
-            let reads = self.orders.is_none() && !input.ended && input.waiting.is_empty() && may_read_terminal();
+            let wants = self.orders.is_none() && !input.ended && input.waiting.is_empty();
+            let reads = wants && may_read_terminal();
+            // Nothing tells that the terminal is this process's again.
+            foreground = (wants && !reads).then(|| Instant::now() + BACKGROUND);
             add(Ready::Stdin, reads.then_some(STDIN), PollFlags::IN);
             // With no flags, this still tells that PE 0 has closed its end.
             let writes = if input.waiting.is_empty() { PollFlags::empty() } else { PollFlags::OUT };
@@ -375,7 +383,7 @@ impl<'a> Job<'a> {
             Drain::Draining(at) | Drain::LastWords(at) => Some(at),
         };
         let silence = self.orders.as_ref().map(|control| control.heard + SILENCE);
-        let until = until.into_iter().chain(silence).chain(self.dumps.next()).min();
+        let until = until.into_iter().chain(silence).chain(self.dumps.next()).chain(foreground).min();
         let timeout = until.map(|until| {
             let left = until.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
             Timespec { tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX), tv_nsec: left.subsec_nanos().into() }
@@ -632,6 +640,11 @@ impl<'a> Job<'a> {
         let Some(control) = &mut self.orders else { return };
         control.heard = Instant::now();
         control.orders.push(&buffer[..read]);
+        self.obey_all();
+    }
+
+    /// Obeys the orders that have come.
+    fn obey_all(&mut self) {
         while let Some(control) = &mut self.orders {
             match control.orders.next() {
                 Ok(Some(order)) => self.obey(order),

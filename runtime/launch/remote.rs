@@ -19,7 +19,7 @@ use super::dumps::Dumps;
 use super::error::LaunchError;
 use super::failure::{self, Course, Due, Heed, signal_group};
 use super::hosts::{Hosts, Share};
-use super::job::{FileLimit, OTHER_FILES, forwarded, keep_children, may_read_terminal};
+use super::job::{BACKGROUND, FileLimit, OTHER_FILES, forwarded, keep_children, may_read_terminal};
 use super::options::{LaunchOptions, Output};
 use super::outcome::{LAUNCHER_FAILED, Outcome, PeOutcome, PeStatus};
 use super::output::write_all;
@@ -31,8 +31,6 @@ use crate::dump::text::is_of_dump;
 
 /// How often the loop looks at deadlines and signals.
 const TICK: Duration = Duration::from_millis(20);
-/// How often a process in the background looks whether it has its terminal again.
-const BACKGROUND: Duration = Duration::from_millis(200);
 /// How long a host may take to say that it is there.
 const GREETING_LIMIT: Duration = Duration::from_secs(60);
 /// How long a remote shell may take to end after its host has been told to kill everything.
