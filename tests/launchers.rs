@@ -248,6 +248,7 @@ fn torchrun_workers_meet_at_a_port_of_their_run() {
                 ("MASTER_ADDR", "localhost".into()),
                 ("MASTER_PORT", "29500".into()),
                 ("TORCHELASTIC_RUN_ID", format!("{run}-{}", unique())),
+                ("TORCHELASTIC_RESTART_COUNT", rank.to_string()),
                 ("ROUNDS", "2".into()),
             ]
         }

@@ -115,6 +115,10 @@ fn torchrun_is_believed_beside_a_local_rank_only() {
     let start = ports(&finding);
     assert_eq!((start.rank, start.npes, start.host.as_str(), start.one_node), (3, 4, "gpu1", false));
     assert!(ports(&found(&with(&TORCHRUN, "LOCAL_WORLD_SIZE", "4"))).one_node);
+    // Agents do not agree on how often they have restarted their workers.
+    let restarted = with(&TORCHRUN, "TORCHELASTIC_RESTART_COUNT", "2");
+    assert_eq!(ports(&found(&restarted)).credential(), start.credential());
+    assert_ne!(ports(&found(&with(&TORCHRUN, "MASTER_PORT", "29501"))).credential(), start.credential());
 
     let nodes = found(&with(&TORCHRUN, "LOCAL_RANK", ""));
     assert_eq!(nodes.launcher, Launcher::None);
