@@ -28,8 +28,9 @@ use super::error::BootstrapError;
 use super::gate::{nonce, request};
 use super::job::JobId;
 use super::munge::{Credentials, LONGEST, this_user};
+use super::pauses::Pauses;
 use super::peer::Peer;
-use super::resolve;
+use super::resolve::Names;
 use super::stream::Channel;
 use super::wire::{Wire, WireError, write_all};
 
@@ -51,8 +52,6 @@ const NONE: u8 = 2;
 /// How long the hub may take to reply. `munged` takes less than a millisecond, and its library
 /// gives it up after a few seconds.
 const REPLY: Duration = Duration::from_secs(20);
-/// Pause between attempts to find the hub among ports that other jobs may have.
-const SEARCH: Duration = Duration::from_millis(100);
 
 /// The hub's side: a secret that it hands to PEs of its own user.
 #[derive(Debug)]
@@ -156,31 +155,38 @@ impl Request<'_> {
     /// that has no secret to hand out, or is not this user's.
     pub fn make(&self, timeout: Duration, deadline: Instant) -> Result<(JobId, String), BootstrapError> {
         let mut reason = None;
+        let mut names = Names::default();
+        let mut pauses = Pauses::of(self.rank);
         loop {
             for address in self.addresses {
-                match self.ask(address, deadline)? {
+                match self.ask(&mut names, address, deadline)? {
                     Ok(job) => return Ok((job, address.clone())),
                     // An attempt that the deadline cut short says less than one before it.
                     Err(_) if reason.is_some() && Instant::now() >= deadline => {}
                     Err(why) => reason = Some(format!("{address}: {why}")),
                 }
             }
-            if Instant::now() + SEARCH >= deadline {
+            let Some(pause) = pauses.next(deadline.saturating_duration_since(Instant::now())) else {
                 return Err(BootstrapError::Unreachable {
                     rank: self.rank,
                     address: self.addresses.join(","),
                     timeout,
                     reason: reason.unwrap_or_default(),
                 });
-            }
-            std::thread::sleep(SEARCH);
+            };
+            std::thread::sleep(pause);
         }
     }
 
     /// Makes one attempt at one address; returns the identity, or why another attempt may succeed.
-    fn ask(&self, address: &str, deadline: Instant) -> Result<Result<JobId, String>, BootstrapError> {
+    fn ask(
+        &self,
+        names: &mut Names,
+        address: &str,
+        deadline: Instant,
+    ) -> Result<Result<JobId, String>, BootstrapError> {
         let nonce = nonce()?;
-        let reply = match resolve::connect(address, deadline) {
+        let reply = match names.connect(address, deadline) {
             // No later attempt of this process succeeds either.
             Err(error) if error.raw_os_error() == Some(libc::EMFILE) => {
                 return Err(BootstrapError::system(format!("connecting to the rendezvous at {address}"))(error));

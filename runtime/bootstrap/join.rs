@@ -9,17 +9,14 @@ use super::frame::{FrameError, Message, Way};
 use super::gate::Knock;
 use super::launcher::Place;
 use super::leader;
+use super::pauses::Pauses;
 use super::peer::Peer;
-use super::resolve;
+use super::resolve::Names;
 use super::stream::{self, Channel};
 use super::wire::{Wire, WireError, write_all};
 
 /// How long the hub may take to answer a HELLO. A HELLO never waits for other work.
 const ANSWER: Duration = Duration::from_secs(10);
-/// Pause between attempts.
-const RETRY: Duration = Duration::from_millis(50);
-/// Pause between attempts to find the hub among ports that other jobs may have.
-const SEARCH: Duration = Duration::from_millis(100);
 /// Pause between attempts to find the leader of this node, which is at most about to end.
 const NEAR: Duration = Duration::from_millis(5);
 /// Attempts in which the other side may close the connection instead of accepting the proof. One
@@ -61,6 +58,14 @@ impl Drop for Leading {
             let _ = thread.join();
         }
     }
+}
+
+/// What a PE knows from its earlier attempts to find the hub.
+#[derive(Debug, Default)]
+struct Search {
+    names: Names,
+    /// How often it was turned away.
+    turns: u32,
 }
 
 /// What came of one attempt.
@@ -148,41 +153,38 @@ impl Attempt<'_> {
         let Place { rank, searching, ref rendezvous, .. } = *self.place;
         let mut reason = None;
         let mut refused = None;
-        let mut turns = 0;
+        let mut search = Search::default();
+        let mut pauses = Pauses::of(rank);
         loop {
-            let pause = match self.any(&mut turns)? {
+            match self.any(&mut search)? {
                 Outcome::In(wire, address, generation) => return Ok((wire, address, generation)),
                 Outcome::Refused(error) if !searching => return Err(error),
                 // The hub that refused may be another job's, and this job's not there yet.
-                Outcome::Refused(error) => {
-                    refused = Some(error);
-                    SEARCH
-                }
+                Outcome::Refused(error) => refused = Some(error),
                 Outcome::Again(latest) => {
                     // An attempt that the deadline cut short says less than one before it.
                     if reason.is_none() || Instant::now() < self.deadline {
                         reason = Some(latest);
                     }
-                    RETRY
                 }
-            };
-            if Instant::now() + pause >= self.deadline {
+            }
+            let Some(pause) = pauses.next(self.deadline.saturating_duration_since(Instant::now())) else {
                 let (address, timeout) = (rendezvous.to_string(), self.timeout);
                 let reason = reason.unwrap_or_default();
                 // A hub that has refused this PE and ended says more than the lack of one.
                 return Err(refused.unwrap_or(BootstrapError::Unreachable { rank, address, timeout, reason }));
-            }
+            };
             std::thread::sleep(pause);
         }
     }
 
-    /// Makes one attempt at every address. `turns` counts how often this PE was turned away.
-    fn any(&self, turns: &mut u32) -> Result<Outcome, BootstrapError> {
+    /// Makes one attempt at every address.
+    fn any(&self, search: &mut Search) -> Result<Outcome, BootstrapError> {
         let Place { rank, job, ref rendezvous, .. } = *self.place;
         let mut reason = String::new();
         let mut refused = None;
         for address in rendezvous.addresses() {
-            let mut wire = match resolve::connect(address, self.deadline) {
+            let mut wire = match search.names.connect(address, self.deadline) {
                 Ok(stream) => Wire::new(Channel::Tcp(stream)),
                 // No later attempt of this process succeeds either.
                 Err(error) if error.raw_os_error() == Some(libc::EMFILE) => {
@@ -216,8 +218,8 @@ impl Attempt<'_> {
                         Some(refusal(format!("{what} the secret of job {}; it may serve another job", job.name())));
                 }
                 Err(error @ WireError::TurnedAway) => {
-                    *turns += 1;
-                    if *turns < TURNS {
+                    search.turns += 1;
+                    if search.turns < TURNS {
                         reason = format!("{address}: {error} the job's secret");
                     } else {
                         let what = format!("{error} the secret of job {}; it may serve another job", job.name());

@@ -54,6 +54,7 @@ mod join;
 pub mod launcher;
 mod leader;
 mod munge;
+mod pauses;
 mod peer;
 mod places;
 mod resolve;
