@@ -261,6 +261,36 @@ fn torchrun_workers_meet_at_a_port_of_their_run() {
     });
 }
 
+/// Where listeners of IPv6 take no IPv4 unless they ask for it, two workers whose first node has an
+/// address of IPv4.
+const IPV6_ALONE: &str = r#"
+ip link set lo up && echo 1 >/proc/sys/net/ipv6/bindv6only || exit 77
+for rank in 0 1; do
+    RANK=$rank LOCAL_RANK=$rank "$0" "$@" &
+    pes="$pes $!"
+done
+for pe in $pes; do wait $pe || exit 1; done
+"#;
+
+#[test]
+fn a_rendezvous_is_reached_by_ipv4_whatever_the_systems_default() {
+    let mut command = Command::new("unshare");
+    command.args(["--map-root-user", "--net", "sh", "-c", IPV6_ALONE]).arg(std::env::current_exe().unwrap()).args(PE);
+    clean(&mut command);
+    let world =
+        [("WORLD_SIZE", "2"), ("LOCAL_WORLD_SIZE", "1"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "29500")];
+    let output = match command.envs(world).output() {
+        Ok(output) => output,
+        Err(error) => return println!("skipped: unshare: {error}"),
+    };
+    let text = text(&output);
+    if output.status.code() == Some(77) || text.contains("unshare failed") || text.contains("Operation not permitted") {
+        return println!("skipped: no network namespace can be set up here: {text}");
+    }
+    assert!(output.status.success(), "{text}");
+    met(&text, 2, 1);
+}
+
 /// The variables of a step on this machine.
 fn step(id: &'static str) -> impl Fn(usize) -> Vec<(&'static str, String)> {
     move |rank| {

@@ -122,13 +122,12 @@ impl Hub {
             );
         }
         let what = || format!("starting the rendezvous on {}", options.listen);
-        let listener = TcpListener::bind(options.listen).map_err(BootstrapError::system(what()))?;
+        let listener = stream::listen(options.listen).map_err(BootstrapError::system(what()))?;
         listener.set_nonblocking(true).map_err(BootstrapError::system(what()))?;
         let address = listener.local_addr().map_err(BootstrapError::system(what()))?;
         let (waker, wakened) = UnixStream::pair().map_err(BootstrapError::system(what()))?;
         wakened.set_nonblocking(true).map_err(BootstrapError::system(what()))?;
         waker.set_nonblocking(true).map_err(BootstrapError::system(what()))?;
-        stream::lengthen(&listener).map_err(BootstrapError::system(what()))?;
         let sockets = Sockets::new(options.job).map_err(BootstrapError::system(what()))?.known_as(options.public);
         sockets.watch(wakened.as_fd(), WAKENED).map_err(BootstrapError::system(what()))?;
         let traffic = sockets.traffic();

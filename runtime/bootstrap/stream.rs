@@ -1,7 +1,7 @@
 //! The connections of the bootstrap: TCP to the hub, unix sockets to the leader of the node.
 
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
@@ -11,6 +11,9 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockop
 
 /// Connections that wait in a listener; the kernel lowers it to `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
+
+/// Milliseconds in which a machine that is there acknowledges what it is sent.
+const SILENCE: u32 = 20_000;
 
 /// One end of a connection.
 #[derive(Debug)]
@@ -95,19 +98,31 @@ impl AsFd for Channel {
     }
 }
 
-/// Lengthens a listener's queue, which the standard library keeps at 128: all PEs connect at once.
-pub fn lengthen(listener: &TcpListener) -> io::Result<()> {
-    Ok(rustix::net::listen(listener, BACKLOG)?)
+/// Listens at an address, with a queue in which all PEs fit: they connect at once. The standard
+/// library's queue is of 128. A listener of IPv6 takes IPv4 too, whatever the system's default
+/// (`net.ipv6.bindv6only`).
+pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let family = if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    if address.is_ipv6() {
+        sockopt::set_ipv6_v6only(&socket, false)?;
+    }
+    rustix::net::bind(&socket, &address)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(TcpListener::from(socket))
 }
 
-/// Turns off the delay of small frames and turns on probes, so that a machine that vanishes is
-/// noticed within about 20 seconds.
+/// Turns off the delay of small frames and has the kernel notice a machine that vanishes within
+/// [`SILENCE`]: by probes, and where bytes are on their way, which keep probes back, by how long the
+/// machine acknowledges none of them. This includes a process that takes no bytes for so long.
 pub fn tune(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     sockopt::set_socket_keepalive(stream, true)?;
     sockopt::set_tcp_keepidle(stream, Duration::from_secs(10))?;
     sockopt::set_tcp_keepintvl(stream, Duration::from_secs(3))?;
     sockopt::set_tcp_keepcnt(stream, 3)?;
+    sockopt::set_tcp_user_timeout(stream, SILENCE)?;
     Ok(())
 }
 
@@ -142,5 +157,35 @@ pub fn is_of_this_user(stream: &UnixStream) -> Result<(), String> {
         Ok(peer) if peer.uid == own => Ok(()),
         Ok(peer) => Err(format!("is of user {}, the job of user {}", peer.uid.as_raw(), own.as_raw())),
         Err(error) => Err(format!("cannot be told from a stranger's: {error}")),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
+    use super::*;
+
+    #[test]
+    fn a_machine_that_acknowledges_nothing_is_given_up() {
+        let listener = listen((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        tune(&stream).unwrap();
+        assert_eq!(sockopt::tcp_user_timeout(&stream).unwrap(), SILENCE);
+        assert!(sockopt::socket_keepalive(&stream).unwrap());
+    }
+
+    #[test]
+    fn a_listener_of_ipv6_takes_ipv4() {
+        let listener = match listen((Ipv6Addr::UNSPECIFIED, 0).into()) {
+            Ok(listener) => listener,
+            Err(error) => return println!("skipped: no IPv6 here: {error}"),
+        };
+        assert!(!sockopt::ipv6_v6only(&listener).unwrap());
+        let port = listener.local_addr().unwrap().port();
+        TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+        let taken = listen((Ipv6Addr::UNSPECIFIED, port).into());
+        assert_eq!(taken.unwrap_err().kind(), io::ErrorKind::AddrInUse);
     }
 }
