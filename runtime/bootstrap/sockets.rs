@@ -22,7 +22,7 @@ use super::job::JobId;
 use super::session::Connection;
 use super::stream::Channel;
 
-/// How long a peer may leave what it was sent unread, or a frame unfinished.
+/// How long a peer may take nothing of what it was sent, or send nothing more of a frame.
 const STALL: Duration = Duration::from_secs(30);
 /// How long a closed connection waits for the other side to close too, so that what was sent is not
 /// lost.
@@ -87,7 +87,7 @@ struct Socket {
     sent: usize,
     /// Since when the queue has not moved.
     unsent_since: Option<Duration>,
-    /// Since when part of a frame waits for the rest.
+    /// Since when part of a frame waits for more.
     partial_since: Option<Duration>,
     /// Closing: until when the other side may take to close too.
     closing: Option<Duration>,
@@ -220,6 +220,10 @@ impl Sockets {
         self.traffic.received.fetch_add(read as u64, Ordering::Relaxed);
         if socket.closing.is_some() {
             return Received::Bytes;
+        }
+        // A long frame on a slow connection makes progress.
+        if socket.partial_since.is_some() {
+            socket.partial_since = Some(self.started.elapsed());
         }
         let bytes = &self.buffer[..read];
         let reply = match &mut socket.gate {
@@ -413,4 +417,40 @@ fn timespec(duration: Duration) -> Timespec {
     // Rounded up, so that a deadline has passed when the wait for it ends.
     let duration = duration + Duration::from_micros(999);
     Timespec { tv_sec: duration.as_secs().try_into().unwrap_or(i64::MAX), tv_nsec: duration.subsec_nanos().into() }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::super::frame::{Frame, Message};
+    use super::*;
+
+    #[test]
+    fn a_frame_that_grows_is_not_overdue() {
+        let mut sockets = Sockets::new(JobId([1; 16])).unwrap();
+        let (mut far, near) = UnixStream::pair().unwrap();
+        let connection = sockets.known(Channel::Unix(near), Decoder::new(MAX_GREETING)).unwrap();
+        let message = Message::Barrier { label: "x".into() };
+        let bytes = Frame { generation: 1, rank: 0, sequence: 1, message }.emit();
+        let (first, rest) = bytes.split_at(5);
+        let (second, third) = rest.split_at(1);
+        let mut say = |sockets: &mut Sockets, bytes: &[u8]| {
+            far.write_all(bytes).unwrap();
+            assert!(matches!(sockets.receive(connection), Received::Bytes));
+            sockets.take(connection, Decoder::next_frame)
+        };
+        assert!(say(&mut sockets, first).is_none());
+        // It began long ago.
+        let since = |sockets: &Sockets| sockets.connections[&connection].partial_since;
+        assert!(since(&sockets).is_some());
+        sockets.started -= STALL * 2;
+        sockets.connections.get_mut(&connection).unwrap().partial_since = Some(Duration::ZERO);
+        assert!(say(&mut sockets, second).is_none());
+        assert!(since(&sockets) >= Some(STALL * 2));
+        assert!(sockets.overdue().is_empty());
+        assert!(matches!(say(&mut sockets, third), Some(Ok(_))));
+        assert_eq!(since(&sockets), None);
+    }
 }

@@ -9,7 +9,7 @@ use super::frame::{Decoder, Frame, FrameError, MAGIC, MAX_FROM_HUB, Message};
 use super::gate::Knock;
 use super::stream::Channel;
 
-/// How long a frame from the hub may take from its first byte to its last.
+/// How long nothing more may come of a frame from the hub that has begun.
 const STALL: Duration = Duration::from_secs(30);
 
 /// Sends bytes, as far as the other side takes them before the deadline.
@@ -125,8 +125,8 @@ impl Wire {
         Ok(())
     }
 
-    /// Reads the next frame. Without a deadline it waits for the first byte forever, and for the
-    /// rest not longer than [`STALL`].
+    /// Reads the next frame. Without a deadline it waits for the first byte forever, and for more of
+    /// the rest not longer than [`STALL`] each time.
     pub fn read(&mut self, deadline: Option<Instant>) -> Result<Frame, WireError> {
         self.next(deadline, Decoder::next_frame)
     }
@@ -137,15 +137,15 @@ impl Wire {
         deadline: Option<Instant>,
         next: impl Fn(&mut Decoder) -> Result<Option<T>, FrameError>,
     ) -> Result<T, WireError> {
-        let mut begun = None;
+        let mut grown = None;
         loop {
             if let Some(found) = next(&mut self.decoder)? {
                 return Ok(found);
             }
             if self.decoder.is_partial() {
-                begun.get_or_insert_with(Instant::now);
+                grown.get_or_insert_with(Instant::now);
             }
-            let deadline = deadline.or(begun.map(|begun| begun + STALL));
+            let deadline = deadline.or(grown.map(|grown| grown + STALL));
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
                 return Err(WireError::TimedOut);
@@ -157,7 +157,10 @@ impl Wire {
             let mut buffer = [0; 64 << 10];
             match (&self.stream).read(&mut buffer) {
                 Ok(0) => return Err(WireError::Closed),
-                Ok(read) => self.decoder.push(&buffer[..read]),
+                Ok(read) => {
+                    self.decoder.push(&buffer[..read]);
+                    grown = None;
+                }
                 Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) => {}
                 Err(error) => return Err(error.into()),
             }
