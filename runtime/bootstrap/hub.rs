@@ -25,8 +25,8 @@ use super::session::{Action, Connection, Session};
 use super::sockets::{ByteCounts, Ready, Received, Sockets, file_limit, raise_file_limit};
 use super::stream::{self, Channel};
 
-/// Connections that no rank has claimed and that are kept at a time; more wait in the listener's
-/// backlog.
+/// Connections that no rank has claimed and that are kept at a time; more take the places of those
+/// that are [dispensable](Session::dispensable), or wait in the listener's backlog.
 const MAX_STRANGERS: usize = 256;
 /// Connections that are accepted before those that are there are served.
 const MAX_ACCEPTED: usize = 64;
@@ -243,9 +243,12 @@ impl Server {
     /// Waits for sockets or the next deadline, then reads, writes and accepts.
     fn wait_and_serve(&mut self) -> io::Result<()> {
         let now = self.sockets.now();
-        self.watch_listener(self.session.strangers() < MAX_STRANGERS && now >= self.accept_after)?;
+        let has_room = self.has_room(now);
+        self.watch_listener(has_room && now >= self.accept_after)?;
         let paused = (now < self.accept_after).then_some(self.accept_after);
-        for ready in self.sockets.wait(self.session.deadline().into_iter().chain(paused).min())? {
+        let crowded = self.session.next_dispensable().filter(|at| !has_room && *at > now);
+        let deadline = self.session.deadline().into_iter().chain(paused).chain(crowded).min();
+        for ready in self.sockets.wait(deadline)? {
             match ready {
                 Ready::Other(WAKENED) => while matches!((&self.wakened).read(&mut [0; 64]), Ok(1..)) {},
                 Ready::Other(_) => self.accept(),
@@ -267,10 +270,22 @@ impl Server {
         Ok(())
     }
 
+    /// Returns whether another connection can be taken.
+    fn has_room(&self, now: Duration) -> bool {
+        self.session.strangers() < MAX_STRANGERS || self.dispensable(now).is_some()
+    }
+
+    /// Returns a connection in whose place another can be taken: a stranger cannot keep PEs out by
+    /// connections that say nothing. One that is done has to have been sent all that it is told.
+    fn dispensable(&self, now: Duration) -> Option<Connection> {
+        self.session.dispensable(now).find(|connection| self.sockets.has_sent(*connection))
+    }
+
     fn accept(&mut self) {
         // Others than those that connect again and again have their turn in between.
         for _ in 0..MAX_ACCEPTED {
-            if self.session.strangers() >= MAX_STRANGERS {
+            let now = self.sockets.now();
+            if !self.has_room(now) {
                 return;
             }
             // One descriptor more is free than the connection takes, for what looks at it.
@@ -282,13 +297,18 @@ impl Server {
                 Err(error) if error.raw_os_error() == Some(libc::EMFILE) && raise_file_limit() => continue,
                 Err(error) => return self.cannot_accept(&error),
             };
+            if self.session.strangers() >= MAX_STRANGERS
+                && let Some(other) = self.dispensable(now)
+            {
+                self.lose(other, "had said too little when others came");
+            }
             let added = self.admission.check(&stream).and_then(|()| {
                 stream::tune(&stream).map_err(|error| format!("cannot be set up: {error}"))?;
                 self.sockets.accepted(Channel::Tcp(stream)).map_err(|error| format!("cannot be served: {error}"))
             });
             match added {
                 Ok(connection) => self.session.opened(self.sockets.now(), connection),
-                Err(why) => tracing::warn!("a connection to the rendezvous was dropped: it {why}"),
+                Err(why) => self.session.dropped(&why),
             }
         }
     }

@@ -30,6 +30,11 @@ pub type Connection = u64;
 
 /// How long a connection may take to say HELLO.
 pub const HELLO_DEADLINE: Duration = Duration::from_secs(5);
+/// How long it may take while others wait for its place.
+const CROWDED_DEADLINE: Duration = Duration::from_secs(1);
+/// Connections that are no PE's and of which the log tells one by one: PEs that look for their hub
+/// among several come to others' again and again.
+const TOLD: u32 = 8;
 
 /// What the hub must do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,6 +63,8 @@ pub struct Session {
     silent: BTreeMap<Connection, Duration>,
     /// Connections that serve ranks.
     links: BTreeSet<Connection>,
+    /// Connections that were refused or are done, and that the other side has not closed.
+    left: BTreeSet<Connection>,
     /// By rank; empty between generations.
     members: Vec<Option<Member>>,
     /// How many there are.
@@ -72,8 +79,8 @@ pub struct Session {
     /// Ranks whose process has ended, and how.
     exited: BTreeMap<u32, String>,
     actions: Vec<Action>,
-    /// A stranger has been reported.
-    told_of_strangers: bool,
+    /// How many connections that are no PE's have been reported.
+    told: u32,
 }
 
 #[derive(Debug)]
@@ -135,6 +142,7 @@ impl Session {
             connections: BTreeMap::new(),
             silent: BTreeMap::new(),
             links: BTreeSet::new(),
+            left: BTreeSet::new(),
             members: Vec::new(),
             joined: 0,
             joining: None,
@@ -144,7 +152,7 @@ impl Session {
             failure: None,
             exited: BTreeMap::new(),
             actions: Vec::new(),
-            told_of_strangers: false,
+            told: 0,
         }
     }
 
@@ -171,7 +179,21 @@ impl Session {
 
     /// Returns the number of connections that are no rank's.
     pub fn strangers(&self) -> usize {
-        self.connections.len() - self.links.len()
+        self.silent.len() + self.left.len()
+    }
+
+    /// Returns the connections that may be dropped for others that wait, of those that are no
+    /// rank's: first those with which the hub is done, then those that have said too little for too
+    /// long; the oldest first.
+    pub fn dispensable(&self, now: Duration) -> impl Iterator<Item = Connection> {
+        let silent = self.silent.iter().take_while(move |(_, deadline)| crowded(**deadline) <= now);
+        self.left.iter().copied().chain(silent.map(|(connection, _)| *connection))
+    }
+
+    /// Returns when the next connection that has said too little becomes
+    /// [dispensable](Self::dispensable).
+    pub fn next_dispensable(&self) -> Option<Duration> {
+        self.silent.first_key_value().map(|(_, deadline)| crowded(*deadline))
     }
 
     /// Gathers among some ranks that are under way, and those that failed and are remembered.
@@ -199,11 +221,23 @@ impl Session {
     pub fn broken(&mut self, connection: Connection, why: &str) {
         self.silent.remove(&connection);
         self.links.remove(&connection);
+        self.left.remove(&connection);
         match self.connections.remove(&connection) {
             Some(State::Link(link)) => self.died(link.leader, why),
-            Some(State::Silent) => tracing::warn!("a connection to the rendezvous was dropped: it {why}"),
+            Some(State::Silent) => self.dropped(why),
             Some(State::Left) | None => {}
         }
+    }
+
+    /// Tells, of the first few, that a connection that is no PE's was dropped: `why` completes the
+    /// sentence "it ...".
+    pub fn dropped(&mut self, why: &str) {
+        if self.told == TOLD {
+            return tracing::debug!("a connection to the rendezvous was dropped: it {why}");
+        }
+        self.told += 1;
+        let last = if self.told == TOLD { "; others are not told of" } else { "" };
+        tracing::warn!("a connection to the rendezvous was dropped: it {why}{last}");
     }
 
     fn died(&mut self, rank: u32, why: &str) {
@@ -243,12 +277,6 @@ impl Session {
     pub fn stranger(&mut self, connection: Connection, why: &Stranger) {
         match why {
             Stranger::Old(version) => self.garbage(connection, &FrameError::Version(*version)),
-            // PEs that look for their hub among several come again and again, so one line is
-            // enough.
-            other if std::mem::replace(&mut self.told_of_strangers, true) => {
-                tracing::debug!("a connection to the rendezvous was dropped: it {other}");
-                self.dismiss(connection);
-            }
             other => self.give_up(connection, &other.to_string()),
         }
     }
@@ -565,6 +593,7 @@ impl Session {
                 }
                 for connection in links {
                     self.connections.insert(connection, State::Left);
+                    self.left.insert(connection);
                     self.actions.push(Action::Close(connection));
                 }
                 self.members.clear();
@@ -647,6 +676,7 @@ impl Session {
     fn dismiss(&mut self, connection: Connection) {
         self.silent.remove(&connection);
         self.links.remove(&connection);
+        self.left.insert(connection);
         self.connections.insert(connection, State::Left);
         self.actions.push(Action::Close(connection));
     }
@@ -669,6 +699,11 @@ impl Session {
         let bytes = self.emit(HUB, sequence, message);
         self.actions.extend(self.links.iter().map(|link| Action::Send(*link, Arc::clone(&bytes))));
     }
+}
+
+/// Returns from when on a connection that has to say HELLO until `deadline` makes room for others.
+fn crowded(deadline: Duration) -> Duration {
+    (deadline + CROWDED_DEADLINE).saturating_sub(HELLO_DEADLINE)
 }
 
 fn describe(op: Op, sequence: u64, label: &str) -> String {

@@ -314,6 +314,11 @@ impl Sockets {
         self.connections.values().all(|socket| socket.queue.is_empty())
     }
 
+    /// Returns whether a connection has been sent all that it was to be.
+    pub fn has_sent(&self, connection: Connection) -> bool {
+        self.connections.get(&connection).is_none_or(|socket| socket.queue.is_empty())
+    }
+
     /// Returns the connections whose other side does not read, does not finish a frame, or does not
     /// close, with the reason as the end of the sentence "PE k ...".
     pub fn overdue(&mut self) -> Vec<(Connection, String)> {

@@ -458,6 +458,40 @@ fn a_member_that_sends_garbage_ends_the_job() {
     assert!(job.failed(&[0]).message.contains("op 99 does not exist"));
 }
 
+#[test]
+fn connections_that_say_nothing_make_room_for_others() {
+    let mut job = Job::new(Some(2));
+    let begin = job.now;
+    for connection in 5..8 {
+        job.session.opened(job.now, connection);
+    }
+    job.join(0, 2);
+    let dispensable = |job: &Job| job.session.dispensable(job.now).collect::<Vec<_>>();
+    assert_eq!((dispensable(&job), job.session.next_dispensable()), (vec![], Some(begin + CROWDED_DEADLINE)));
+    // What is done goes first, and waits no longer.
+    job.session.stranger(6, &Stranger::Opening);
+    assert_eq!((dispensable(&job), job.session.strangers()), (vec![6], 3));
+    job.now += CROWDED_DEADLINE;
+    job.session.opened(job.now, 8);
+    assert_eq!((dispensable(&job), job.session.strangers()), (vec![6, 5, 7], 4));
+    (5..9).for_each(|connection| job.session.broken(connection, "had said too little when others came"));
+    assert_eq!((dispensable(&job), job.session.strangers()), (vec![], 0));
+    assert_eq!((job.session.failure(), job.session.next_dispensable()), (None, None));
+}
+
+#[test]
+fn the_log_tells_of_the_first_strangers() {
+    let mut job = Job::new(Some(2));
+    for connection in 0..100 {
+        job.session.opened(job.now, connection);
+        match connection % 2 {
+            0 => job.session.broken(connection, "closed its connection"),
+            _ => job.session.stranger(connection, &Stranger::Opening),
+        }
+        assert_eq!(job.session.told, TOLD.min(connection as u32 + 1));
+    }
+}
+
 /// A PE that asks for the secret gets the reply and the end of its connection, with no word in the
 /// log; a PE of a later program gets the end alone.
 #[test]
