@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::IsTerminal;
 
 use super::error::{ConfigError, Origin};
+use super::services::is_of_service;
 use super::table::{BUILD_VARIABLES, Config, ConfigBuilder, PREFIX, VARIABLES, Variable};
 use super::value::Choice;
 
@@ -23,7 +24,8 @@ impl Config {
     }
 
     /// Reads `vars` instead of the process's environment; names that do not start with `OXSHMEM_`
-    /// are skipped.
+    /// are skipped, and so are variables that Kubernetes sets for a Service whose name begins with
+    /// `oxshmem`.
     ///
     /// # Errors
     /// Fails like [`Config::from_env`].
@@ -189,6 +191,9 @@ impl ConfigBuilder {
         for (name, value) in &self.vars {
             let Some(name) = own_name(name).filter(|name| !BUILD_VARIABLES.contains(&name.as_str())) else { continue };
             let Some(variable) = VARIABLES.iter().find(|variable| variable.name == name) else {
+                if value.to_str().is_some_and(|text| is_of_service(&name[PREFIX.len()..], text)) {
+                    continue;
+                }
                 let suggestion = nearest(&name);
                 return Err(ConfigError::Unknown { name, suggestion });
             };

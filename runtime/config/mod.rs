@@ -9,6 +9,7 @@ mod check;
 mod choices;
 mod error;
 mod foreign;
+mod services;
 pub(crate) mod size;
 mod table;
 #[cfg(test)]

@@ -74,6 +74,8 @@ fn unknown_names_are_refused_with_the_nearest_known() {
     assert_eq!(error, ConfigError::Unknown { name: "OXSHMEM_ZZZZZZZZZZZZ".into(), suggestion: None });
     assert!(matches!(one("OXSHMEM_", "1").unwrap_err(), ConfigError::Unknown { .. }));
     assert!(one("OXSHMEM_CUDA", "0").is_ok(), "a variable of the build");
+    assert!(one("OXSHMEM_RING_PORT", "tcp://10.96.0.7:22").is_ok(), "a variable of Kubernetes");
+    assert!(matches!(one("OXSHMEM_RING_PORT", "22").unwrap_err(), ConfigError::Unknown { .. }));
 }
 
 #[test]
