@@ -164,7 +164,8 @@ fn by_env(option: &str, args: &[&str]) -> Option<Command> {
         println!("skipped: env does not know {option}");
         return None;
     }
-    // `timeout` ends a launcher that does not end. It takes SIGCHLD for itself, so it is the outer one.
+    // `timeout` ends a launcher that does not end. It takes SIGCHLD for itself, so it is the outer
+    // one.
     let mut command = Command::new("timeout");
     command.args(["-k", "1", "60", "env", option, env!("CARGO_BIN_EXE_oxrun")]).args(args).stdin(Stdio::null());
     Some(command)

@@ -23,8 +23,8 @@ impl Pauses {
         Self { rank, round: 0 }
     }
 
-    /// Returns the next pause of a PE that has `left` until its deadline, at most half of that; none
-    /// if it should give up.
+    /// Returns the next pause of a PE that has `left` until its deadline, at most half of that;
+    /// none if it should give up.
     pub fn next(&mut self, left: Duration) -> Option<Duration> {
         if left <= FIRST {
             return None;

@@ -19,8 +19,8 @@ const KEPT: Duration = Duration::from_secs(5);
 /// How long a name that was not found is not looked up again.
 const MISSED: Duration = Duration::from_secs(1);
 
-/// Names of hosts with what was found of them, for a PE that tries several ports of a host again and
-/// again.
+/// Names of hosts with what was found of them, for a PE that tries several ports of a host again
+/// and again.
 #[derive(Debug, Default)]
 pub struct Names {
     /// By host.

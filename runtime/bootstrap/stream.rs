@@ -114,8 +114,8 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// Turns off the delay of small frames and has the kernel notice a machine that vanishes within
-/// [`SILENCE`]: by probes, and where bytes are on their way, which keep probes back, by how long the
-/// machine acknowledges none of them. This includes a process that takes no bytes for so long.
+/// [`SILENCE`]: by probes, and where bytes are on their way, which keep probes back, by how long
+/// the machine acknowledges none of them. This includes a process that takes no bytes for so long.
 pub fn tune(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     sockopt::set_socket_keepalive(stream, true)?;

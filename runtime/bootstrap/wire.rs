@@ -125,8 +125,8 @@ impl Wire {
         Ok(())
     }
 
-    /// Reads the next frame. Without a deadline it waits for the first byte forever, and for more of
-    /// the rest not longer than [`STALL`] each time.
+    /// Reads the next frame. Without a deadline it waits for the first byte forever, and for more
+    /// of the rest not longer than [`STALL`] each time.
     pub fn read(&mut self, deadline: Option<Instant>) -> Result<Frame, WireError> {
         self.next(deadline, Decoder::next_frame)
     }

@@ -1,5 +1,5 @@
-//! Variables that Kubernetes sets in the containers of a pod, for each Service of its namespace. See
-//! <https://kubernetes.io/docs/tutorials/services/connect-applications-service/>, "Environment
+//! Variables that Kubernetes sets in the containers of a pod, for each Service of its namespace.
+//! See <https://kubernetes.io/docs/tutorials/services/connect-applications-service/>, "Environment
 //! Variables".
 
 use std::net::{IpAddr, SocketAddr};

@@ -80,8 +80,8 @@ impl LaunchError {
     }
 
     /// Returns what a shell's status for it would be: 127 for a program that does not exist, 126
-    /// for one that cannot be executed, 2 for a number of PEs or nodes or for hosts that a job cannot
-    /// have, and otherwise 125.
+    /// for one that cannot be executed, 2 for a number of PEs or nodes or for hosts that a job
+    /// cannot have, and otherwise 125.
     ///
     /// ```
     /// use oxshmem::launch::{LaunchOptions, run};

@@ -535,8 +535,8 @@ impl<'a> Job<'a> {
                 (None, signal) => PeStatus::Killed(signal.unwrap_or(0)),
             },
             Ok(None) | Err(rustix::io::Errno::INTR) => return,
-            // The program has waited for the PE itself, for example. It has ended all the same, and its
-            // pidfd stays readable.
+            // The program has waited for the PE itself, for example. It has ended all the same, and
+            // its pidfd stays readable.
             Err(error) => {
                 self.report(format!(
                     "how PE {} ended is unknown: {error}; it counts as failed with status {LAUNCHER_FAILED}. Leave it to \

@@ -56,8 +56,8 @@ pub struct LaunchOptions {
     /// Gives this process's standard input to PE 0; else it has none. The others never have.
     pub stdin: bool,
     /// Passes SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 on to the PEs for as long as
-    /// the job runs, those excepted that this process ignores, as after `nohup`. They are blocked in
-    /// the calling thread meanwhile; so this needs a process without other threads.
+    /// the job runs, those excepted that this process ignores, as after `nohup`. They are blocked
+    /// in the calling thread meanwhile; so this needs a process without other threads.
     pub forward_signals: bool,
 }
 

@@ -186,8 +186,8 @@ impl Sink {
                 self.written = self.waiting.len();
             }
         }
-        // A reader that never catches up must not make this grow: what is moved is less than what has
-        // been written since the last time.
+        // A reader that never catches up must not make this grow: what is moved is less than what
+        // has been written since the last time.
         if self.written * 2 >= self.waiting.len() {
             self.waiting.drain(..self.written);
             self.written = 0;

@@ -25,8 +25,8 @@ impl std::fmt::Debug for SigSet {
 }
 
 impl Signals {
-    /// Blocks those that this process does not ignore. Threads that are started from here on inherit
-    /// that; those that exist already do not, so this belongs at a program's start.
+    /// Blocks those that this process does not ignore. Threads that are started from here on
+    /// inherit that; those that exist already do not, so this belongs at a program's start.
     ///
     /// The kernel keeps a blocked signal even if the process ignores it, so blocking one would undo
     /// what `nohup` has done, or a script for a job in the background. The PEs inherit what is
@@ -99,7 +99,8 @@ pub fn keep_children() -> io::Result<()> {
         found.sa_sigaction = libc::SIG_DFL;
     }
     found.sa_flags &= !libc::SA_NOCLDWAIT;
-    // SAFETY: the action is the one that the process had, or the default one, and outlives the call.
+    // SAFETY: the action is the one that the process had, or the default one, and outlives the
+    // call.
     match unsafe { libc::sigaction(libc::SIGCHLD, &raw const found, std::ptr::null_mut()) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

@@ -11,13 +11,13 @@ const THIS: Launcher = Launcher::Torchrun;
 /// What a run of torchrun is known by: all workers of it have the same values, and no other run has
 /// all of them.
 ///
-/// `TORCHELASTIC_RESTART_COUNT` is not among them. Each agent counts the failures of its own workers
-/// alone, so workers that start together on two nodes may differ in it. Rounds of restarts do not
-/// meet each other without it either. Agents end their workers before they agree on the next round,
-/// in which the first of them chooses another `MASTER_PORT`, unless the user has given one. With the
-/// same port PEs may find the rendezvous of the round before at its end. It refuses a process that
-/// takes the place of one that was there, as that of one program does (`HubOptions::one_program`),
-/// and a PE that is refused goes on searching.
+/// `TORCHELASTIC_RESTART_COUNT` is not among them. Each agent counts the failures of its own
+/// workers alone, so workers that start together on two nodes may differ in it. Rounds of restarts
+/// do not meet each other without it either. Agents end their workers before they agree on the next
+/// round, in which the first of them chooses another `MASTER_PORT`, unless the user has given one.
+/// With the same port PEs may find the rendezvous of the round before at its end. It refuses a
+/// process that takes the place of one that was there, as that of one program does
+/// (`HubOptions::one_program`), and a PE that is refused goes on searching.
 const FACTS: [&str; 4] = ["MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "TORCHELASTIC_RUN_ID"];
 
 /// Returns whether torchrun started this process itself, whatever started torchrun.
