@@ -330,6 +330,24 @@ fn long_transfers_take_several_turns() {
     assert_eq!(pair.a.heap.read(9, pattern.len()), pattern);
 }
 
+/// By copies a turn moves 16 MiB. A request that they do not suffice for begins in the next turn,
+/// wherever its destination lies.
+#[test]
+fn a_turn_may_end_between_two_requests() {
+    const TURN: u32 = 16 << 20;
+    let options = EndpointOptions { heap_bytes: 2 * TURN as usize, ..EndpointOptions::default() };
+    let mut pair = Pair::new(options, by_copies);
+    let address = pair.b.address();
+    for (at, first) in [(8, TURN), (24, TURN - 8)] {
+        let (long, short) = (pair.a.local(0, first), pair.a.local(TURN.into(), 100));
+        pair.a.heap.write(TURN as usize, &[at; 100]);
+        pair.a.post(Op::Write { remote: Endpoint::remote(&address, 0), local: Some(long) }, false);
+        let remote = Endpoint::remote(&address, u64::from(TURN) + u64::from(at));
+        pair.run(Op::Write { remote, local: Some(short) });
+        assert_eq!(pair.b.heap.read(TURN as usize + usize::from(at), 100), [at; 100]);
+    }
+}
+
 trait StatusBytes {
     fn status_bytes(&self) -> u32;
 }

@@ -156,7 +156,8 @@ impl Engine {
         if qp.flow.is_some() && !self.may_send(qp) {
             return 0;
         }
-        while qp.consumer != qp.producer && (done < WQES_PER_TURN || copying) && self.dead.is_none() {
+        let most = if copying { usize::MAX } else { WQES_PER_TURN };
+        while qp.consumer != qp.producer && done < most && budget != 0 && self.dead.is_none() {
             if copying && done != 0 && !self.has_image(qp) {
                 break;
             }

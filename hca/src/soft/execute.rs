@@ -319,7 +319,8 @@ impl Engine {
         let left = bytes.len - qp.moved;
         let now = left.min(*budget);
         let (to, from) = (bytes.dst.addr() + qp.moved, bytes.src.addr() + qp.moved);
-        let now = if now == left { now } else { now - (to + now) % BLOCK_BYTES };
+        // Less than a block may be left of the budget.
+        let now = if now == left { now } else { now.saturating_sub((to + now) % BLOCK_BYTES) };
         self.with_copying(|copying| {
             let piece = copying.piece();
             let mut done = 0;
