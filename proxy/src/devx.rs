@@ -140,6 +140,8 @@ struct Pair {
     requests: VecDeque<u16>,
     /// The id of the oldest of them, or of the next.
     oldest_id: u64,
+    /// A fence was requested, and no WQE since has carried its mode; see [`fence_of`].
+    owed: bool,
     failed: bool,
 }
 
@@ -212,6 +214,7 @@ impl Queues {
                 posted: 0,
                 requests,
                 oldest_id: 0,
+                owed: false,
                 failed: false,
             });
         }
@@ -276,8 +279,7 @@ impl Queues {
 
     /// Writes one WQE at `place`; how many blocks it took, and the first of them.
     #[inline]
-    fn write(&self, place: Place, request: &WorkRequest) -> (u64, [u64; BLOCK_WORDS]) {
-        let fence = fence_of(self.fence, request);
+    fn write(&self, place: Place, request: &WorkRequest, fence: Fence) -> (u64, [u64; BLOCK_WORDS]) {
         let (words, blocks) = match &request.operation {
             Operation::Transfer(transfer) => transfer_words(place, request.signaled, fence, transfer),
             Operation::Atomic { operands, width, result, target } => {
@@ -379,8 +381,10 @@ impl Backend for Queues {
         let mut place = Place { qpn: pair.qp.qpn(), queue: self.layout.queue(qp), index: pair.posted };
         let mut last = None;
         for request in requests {
-            let (blocks, first) = self.write(place, request);
-            self.pairs[qp as usize].requests.push_back(low16(place.index));
+            let pair = &mut self.pairs[qp as usize];
+            pair.requests.push_back(low16(place.index));
+            let fence = fence_of(self.fence, &mut pair.owed, request);
+            let (blocks, first) = self.write(place, request, fence);
             place.index += blocks;
             last = (blocks == 1).then_some(first);
         }
@@ -464,13 +468,16 @@ fn local(local: Local) -> data::Repr {
     data::Repr { byte_count: local.length, lkey: local.key, addr: local.address }
 }
 
-/// Returns the mode that a request needs, given the mode that keeps requests in order. A responder
-/// takes requests in their order, so with [`Fence::Fence`] only a write needs it, which may pass
-/// the reads and atomics before it.
-fn fence_of(mode: Fence, request: &WorkRequest) -> Fence {
-    let writes =
-        matches!(request.operation, Operation::Transfer(Transfer::Write { .. } | Transfer::WriteInline { .. }));
-    if request.fence && (writes || mode == Fence::StrongOrdering) { mode } else { Fence::None }
+/// Returns the mode of a queue pair's next WQE, given the mode that keeps requests in order. A
+/// responder takes requests in their order, so with [`Fence::Fence`] only a write needs it, which
+/// may pass the reads and atomics before it. The fence of a read or an atomic is `owed`, then: the
+/// next write carries it.
+#[inline]
+fn fence_of(mode: Fence, owed: &mut bool, request: &WorkRequest) -> Fence {
+    *owed |= request.fence;
+    let carries = *owed && (mode == Fence::StrongOrdering || request.operation.is_write());
+    *owed &= !carries;
+    if carries { mode } else { Fence::None }
 }
 
 /// Returns the words of a WQE that moves bytes, as they lie in memory, and its blocks. The same as
@@ -623,21 +630,46 @@ mod tests {
         assert_eq!(*seen.borrow(), [("flush", 7), ("ring", 7), ("flush", 7)]);
     }
 
-    /// On a card that delivers in order a signal after a put has no fence mode, and neither has an
-    /// atomic, however many are under way.
+    /// On a card that delivers in order an atomic has no fence mode, however many are under way,
+    /// and neither has a read.
     #[test]
     fn only_what_may_overtake_is_fenced() {
-        let (far, near) = (Remote { address: 0, key: 1 }, Local { address: 0, length: 8, key: 2 });
-        let write = Operation::Transfer(Transfer::Write { source: near, target: far });
-        let read = Operation::Transfer(Transfer::Read { target: near, source: far });
-        let operands = Atomic::Add { value: 1, boundary: 0 };
-        let add = Operation::Atomic { operands, width: Width::Eight, result: near, target: far };
+        let [write, read, add] = operations();
         for (operation, in_order) in [(write, Fence::Fence), (read, Fence::None), (add, Fence::None)] {
             for (mode, expected) in [(Fence::Fence, in_order), (Fence::StrongOrdering, Fence::StrongOrdering)] {
-                let request = |fence| WorkRequest { id: 0, operation, signaled: true, fence };
-                assert_eq!(fence_of(mode, &request(true)), expected, "{operation:?}");
-                assert_eq!(fence_of(mode, &request(false)), Fence::None);
+                let fenced = |fence| fence_of(mode, &mut false, &request(operation, fence));
+                assert_eq!(fenced(true), expected, "{operation:?}");
+                assert_eq!(fenced(false), Fence::None);
             }
         }
+    }
+
+    /// A write may pass the atomics before a fence, whatever else was posted after it.
+    #[test]
+    fn the_first_write_after_a_fence_carries_it() {
+        let [write, read, add] = operations();
+        let posted = [(add, false), (add, true), (read, false), (write, false), (write, false), (add, false)];
+        let modes = |mode| {
+            let mut owed = false;
+            posted.map(|(operation, fence)| fence_of(mode, &mut owed, &request(operation, fence)))
+        };
+        let one_at = |at, mode| -> [Fence; 6] { std::array::from_fn(|i| if i == at { mode } else { Fence::None }) };
+        assert_eq!(modes(Fence::Fence), one_at(3, Fence::Fence));
+        assert_eq!(modes(Fence::StrongOrdering), one_at(1, Fence::StrongOrdering));
+    }
+
+    /// Returns a write, a read and an atomic.
+    fn operations() -> [Operation; 3] {
+        let (far, near) = (Remote { address: 0, key: 1 }, Local { address: 0, length: 8, key: 2 });
+        let operands = Atomic::Add { value: 1, boundary: 0 };
+        [
+            Operation::Transfer(Transfer::Write { source: near, target: far }),
+            Operation::Transfer(Transfer::Read { target: near, source: far }),
+            Operation::Atomic { operands, width: Width::Eight, result: near, target: far },
+        ]
+    }
+
+    fn request(operation: Operation, fence: bool) -> WorkRequest {
+        WorkRequest { id: 0, operation, signaled: true, fence }
     }
 }

@@ -35,6 +35,27 @@ struct Progress {
     fetch: u64,
     /// The last that is known to have been done.
     done: u64,
+    /// The last read or atomic before a fence that no write has come after.
+    owed: u64,
+}
+
+impl Progress {
+    /// Takes in the next request, and returns whether it is posted with a fence. A responder takes
+    /// requests in their order; what needs a fence is a write, which may pass the reads and atomics
+    /// before it. So the first write after a fence has it, if any of them may be under way. An
+    /// atomic must not have one where it is not needed: rdma_rxe, when it has to send a fenced
+    /// atomic again, waits for that atomic itself, forever (its test for the fence counts the one
+    /// that is being repeated).
+    fn next(&mut self, request: &WorkRequest) -> bool {
+        if request.fence {
+            self.owed = self.fetch;
+        }
+        if !request.operation.is_write() {
+            self.fetch = request.id + 1;
+            return false;
+        }
+        std::mem::take(&mut self.owed) > self.done
+    }
 }
 
 impl VerbsBackend {
@@ -145,20 +166,8 @@ impl Backend for VerbsBackend {
                 let reason = format!("{:?} is none of its operations", request.operation);
                 return Err(self.refusal(qp, requests.len(), reason));
             };
-            let WorkRequest { id, signaled, .. } = *request;
-            let mut fence = request.fence;
-            if let Some(progress) = self.progress.get_mut(qp as usize) {
-                // A responder takes requests in their order; what needs a fence is a write, which
-                // may pass the reads and atomics before it. An atomic must not have one where it is
-                // not needed: rdma_rxe, when it has to send a fenced atomic again, waits for that
-                // atomic itself, forever (its test for the fence counts the one that is being
-                // repeated).
-                let write = matches!(operation, SendOperation::Write(..) | SendOperation::WriteInline(..));
-                fence &= write && progress.fetch > progress.done;
-                if !write {
-                    progress.fetch = id + 1;
-                }
-            }
+            let WorkRequest { id, signaled, fence, .. } = *request;
+            let fence = self.progress.get_mut(qp as usize).map_or(fence, |progress| progress.next(request));
             self.chain.push(&SendRequest { id, operation, signaled, fence });
         }
         let posted = match self.queue_pairs.get(qp as usize) {
@@ -221,6 +230,26 @@ mod tests {
         let payload = Payload::new([7; PAYLOAD_BYTES], 3);
         let inline = Operation::Transfer(Transfer::WriteInline { payload, target: remote });
         assert_eq!(operation(&inline), Some(SendOperation::WriteInline(&[7; 3], Target { address: 16, key: 2 })));
+    }
+
+    /// A write may pass the reads and atomics before a fence as long as they are under way,
+    /// whatever else was posted after it.
+    #[test]
+    fn the_first_write_after_a_fence_carries_it() {
+        let (near, far) = (Local { address: 8, length: 8, key: 1 }, Remote { address: 16, key: 2 });
+        let write = Operation::Transfer(Transfer::Write { source: near, target: far });
+        let operands = Atomic::Add { value: 1, boundary: 0 };
+        let add = Operation::Atomic { operands, width: Width::Eight, result: near, target: far };
+        let posted = [(add, false), (add, true), (write, false), (write, false), (add, false), (write, true)];
+        let fenced = |done: u64| -> Vec<u64> {
+            let mut progress = Progress { done, ..Progress::default() };
+            let requests =
+                (0..).zip(posted).map(|(id, (operation, fence))| WorkRequest { id, operation, signaled: true, fence });
+            requests.filter(|request| progress.next(request)).map(|request| request.id).collect()
+        };
+        assert_eq!(fenced(0), [2, 5]);
+        assert_eq!(fenced(1), [5], "the atomic before the first fence is done");
+        assert_eq!(fenced(5), [0u64; 0]);
     }
 
     #[test]

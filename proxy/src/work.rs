@@ -253,6 +253,13 @@ impl Operation {
         }
     }
 
+    /// Returns whether it writes without reading what was there.
+    #[must_use]
+    #[inline]
+    pub fn is_write(&self) -> bool {
+        matches!(self, Self::Transfer(Transfer::Write { .. } | Transfer::WriteInline { .. }))
+    }
+
     /// Returns the number that errors name the operation by: the opcode of an mlx5 WQE that would
     /// do it (`MLX5_OPCODE_*`, rdma-core's mlx5dv.h).
     #[must_use]
@@ -281,8 +288,9 @@ pub struct WorkRequest {
     pub operation: Operation,
     /// Whether its success is reported. Failures always are.
     pub signaled: bool,
-    /// Nothing of it is visible at the peer before everything that was posted to the queue pair
-    /// earlier: earlier writes are delivered, earlier reads and atomics have been carried out.
+    /// Nothing of it, nor of what is posted to the queue pair after it, is visible at the peer
+    /// before everything that was posted there earlier: earlier writes are delivered, earlier reads
+    /// and atomics have been carried out.
     pub fence: bool,
 }
 

@@ -837,9 +837,14 @@ fn p(pe: u32, queue: u32, address: u64, ordered: bool) -> Descriptor {
 #[test]
 fn a_fence_marks_the_next_request_to_each_peer_and_no_other() {
     let mut engine = Engine::new(options(64), capabilities(64, true, true, false));
-    let fence = Descriptor { pe: 0, queue: 1, ordered: false, request: Request::Fence };
+    let first = p(0, 1, 0, false);
+    let fence = Descriptor { request: Request::Fence, ..first };
+    // A put of no bytes posts nothing.
+    let payload = Payload::new([0; PAYLOAD_BYTES], 0);
+    let nothing = Transfer::WriteInline { payload, target: remote(0, 16) };
+    let nothing = Descriptor { request: Request::Transfer(nothing), ..first };
     for descriptor in
-        [p(0, 1, 0, false), fence, p(0, 0, 8, false), p(0, 1, 16, false), p(0, 1, 24, false), p(2, 1, 0, false)]
+        [first, fence, nothing, p(0, 0, 8, false), p(0, 1, 16, false), p(0, 1, 24, false), p(2, 1, 0, false)]
     {
         engine.accept(&descriptor.encode());
     }

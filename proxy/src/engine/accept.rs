@@ -58,6 +58,12 @@ impl Engine {
             self.fail(number, pe, landing);
             return;
         }
+        if let Request::Transfer(transfer) = request
+            && Operation::Transfer(transfer).bytes() == 0
+        {
+            // Nothing is posted, so a fence is for the next request.
+            return;
+        }
         let fence = std::mem::take(&mut self.queues[qp as usize].fence_next) || ordered;
         self.note_write(qp, &request);
         match request {
@@ -75,7 +81,6 @@ impl Engine {
                     engine.transfer(qp, number, Transfer::Read { target, source }, fence && first);
                 });
             }
-            Request::Transfer(Transfer::WriteInline { payload, .. }) if payload.as_slice().is_empty() => {}
             Request::Transfer(inline) => self.transfer(qp, number, inline, fence),
             Request::Fetch { landing, bytes, source } => {
                 let target = self.landing(qp, landing.slot, bytes);
@@ -94,9 +99,8 @@ impl Engine {
     #[inline(always)]
     fn note_write(&mut self, qp: u32, request: &Request) {
         let target = match request {
-            Request::Transfer(Transfer::Write { source, target }) if source.length != 0 => *target,
-            Request::Transfer(Transfer::WriteInline { payload, target }) if !payload.as_slice().is_empty() => *target,
-            Request::Atomic { target, .. } => *target,
+            Request::Transfer(Transfer::Write { target, .. } | Transfer::WriteInline { target, .. })
+            | Request::Atomic { target, .. } => *target,
             _ => return,
         };
         if self.queues[qp as usize].written.replace(target).is_none() {
@@ -117,8 +121,7 @@ impl Engine {
         }
     }
 
-    /// Calls `each` for pieces of a transfer, none longer than the backend's messages. A transfer
-    /// of no bytes has none.
+    /// Calls `each` for pieces of a transfer, none longer than the backend's messages.
     pub(super) fn cut(&mut self, local: Local, remote: Remote, mut each: impl FnMut(&mut Self, Local, Remote, bool)) {
         let longest = self.capabilities.max_message.max(1);
         let (mut local, mut remote, mut left, mut first) = (local, remote, local.length, true);
