@@ -95,6 +95,32 @@ fn a_failure_flushes_what_follows() {
 }
 
 #[test]
+fn a_wrong_record_flushes_all_that_waits() {
+    let options = EndpointOptions { collapsed: false, ..EndpointOptions::default() };
+    let mut pair = Pair::new(options, stepped);
+    let remote = Endpoint::remote(&pair.b.address(), 0);
+    for _ in 0..100 {
+        pair.a.post(Op::WriteInline { remote, payload: &[1] }, false);
+    }
+    pair.a.ring();
+    while pair.step() {}
+    // The peer does not accept what comes next, so that it waits.
+    pair.b.qp.to_error().unwrap();
+    for _ in 0..10 {
+        pair.a.post(Op::WriteInline { remote, payload: &[2] }, false);
+    }
+    pair.a.ring();
+    pair.step();
+    pair.a.set_doorbell_record(1 << 16);
+    pair.a.ring_register(doorbell::Repr::producer(110, pair.a.qp.qpn()));
+    while pair.step() {}
+    let cqes: Vec<_> = std::iter::from_fn(|| pair.a.poll()).map(|cqe| (cqe.wqe_counter, cqe.status)).collect();
+    let error = |syndrome: Syndrome| cqe::Status::Error { syndrome: syndrome as u8, vendor_syndrome: 0 };
+    assert_eq!(cqes[0], (100, error(Syndrome::LocalQpOperation)));
+    assert!(cqes[1..].iter().copied().eq((100..110).map(|index| (index, error(Syndrome::WrFlush)))), "{cqes:?}");
+}
+
+#[test]
 fn moving_to_error_flushes_what_is_outstanding() {
     let mut pair = Pair::new(EndpointOptions::default(), stepped);
     pair.b.qp.to_error().unwrap();

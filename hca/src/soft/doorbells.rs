@@ -197,11 +197,12 @@ impl Engine {
         moved
     }
 
-    /// Fails a QP whose record or doorbell is wrong.
+    /// Fails a QP whose record or doorbell is wrong. No work request is, and those that wait are
+    /// flushed.
     fn refuse_posted(&mut self, qp: &mut Qp, problem: String) -> bool {
         if qp.state == QpState::Rts {
             let failure = Failure::new(Syndrome::LocalQpOperation, problem);
-            self.fail(qp, 0, qp.consumer, &failure);
+            self.fail(qp, 0, 0, &failure);
         }
         false
     }
