@@ -10,7 +10,7 @@ use oxshmem_hca::provider::Provider;
 use oxshmem_hca::soft::SoftOptions;
 use oxshmem_hca::testing::{Endpoint, EndpointOptions};
 use oxshmem_hca::wire::cqe::{self, Syndrome};
-use oxshmem_hca::wire::{Op, doorbell, raddr};
+use oxshmem_hca::wire::{Op, data, doorbell, raddr};
 use std::sync::atomic::Ordering::Acquire;
 
 fn stepped() -> SoftOptions {
@@ -154,6 +154,43 @@ fn a_reset_pair_starts_again_at_zero() {
         pair.b.connect(&pair.a.address(), &QpAttributes::default()).unwrap();
         let status = pair.a.qp.query().unwrap();
         assert_eq!((status.state, status.executed, status.covered), (QpState::Rts, 0, 0));
+    }
+}
+
+#[test]
+fn what_failed_first_is_kept_until_the_pair_is_reset() {
+    let mut pair = Pair::new(EndpointOptions::default(), stepped);
+    let qpn = pair.a.qp.qpn();
+    // More violations than are kept, the first of them of this queue pair, and none a failure.
+    pair.a.ring_register(doorbell::Repr::producer(1, qpn));
+    while pair.step() {}
+    for _ in 0..1024 {
+        pair.a.ring_register(doorbell::Repr::producer(1, 0xab_cdef));
+        while pair.step() {}
+    }
+    assert_eq!((pair.hca_a.violations().len(), pair.hca_a.violations()[0].qpn), (1024, qpn));
+    let address = pair.b.address();
+    let first = |pair: &Pair| pair.hca_a.first_failure(qpn).map(|failure| (failure.wqe_index, failure.syndrome));
+    assert_eq!(first(&pair), None);
+    for syndrome in [Syndrome::RemoteAccess, Syndrome::LocalProtection] {
+        let remote = Endpoint::remote(&address, 0);
+        pair.run(Op::WriteInline { remote, payload: &[1] });
+        if syndrome == Syndrome::RemoteAccess {
+            pair.a.post(Op::WriteInline { remote: raddr::Repr { rkey: 0, ..remote }, payload: &[2] }, true);
+        } else {
+            let local = data::Repr { lkey: 0x100, ..pair.a.local(0, 8) };
+            pair.a.post(Op::Write { remote, local: Some(local) }, true);
+        }
+        pair.a.post_and_ring(Op::WriteInline { remote, payload: &[3] });
+        while pair.step() {}
+        assert_eq!(first(&pair), Some((1, syndrome as u8)));
+        for endpoint in [&mut pair.a, &mut pair.b] {
+            endpoint.qp.to_reset().unwrap();
+            endpoint.restart();
+        }
+        assert_eq!(first(&pair), None, "it was before the reset");
+        pair.a.connect(&pair.b.address(), &QpAttributes::default()).unwrap();
+        pair.b.connect(&pair.a.address(), &QpAttributes::default()).unwrap();
     }
 }
 

@@ -5,6 +5,7 @@ use super::failure::Failure;
 use super::memory;
 use super::state::{Deferred, Engine, Hold, Qp};
 use crate::prm::qpc::QpState;
+use crate::provider::QpFailure;
 use crate::wire::cqe::{self, Syndrome};
 use oxshmem_system::mixing::shuffle;
 use oxshmem_system::words::{low16, low32};
@@ -63,6 +64,8 @@ impl Engine {
         let index = qp.consumer;
         let syndrome = failure.syndrome;
         self.violation(qp.qpn, index, Some(syndrome), failure.text.clone());
+        let first = || QpFailure { wqe_index: index, syndrome: syndrome as u8, text: failure.text.clone() };
+        qp.failure.get_or_insert_with(first);
         self.set_state(qp, QpState::Err);
         if qp.deferred.is_some() {
             self.release_deferred(qp);

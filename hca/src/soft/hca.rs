@@ -420,11 +420,7 @@ impl Provider for SoftHca {
     }
 
     fn first_failure(&self, qpn: u32) -> Option<QpFailure> {
-        let engine = self.shared.engine();
-        engine.violations.iter().find(|violation| violation.qpn == qpn).and_then(|violation| {
-            let syndrome = violation.syndrome? as u8;
-            Some(QpFailure { wqe_index: violation.wqe_index, syndrome, text: violation.message.clone() })
-        })
+        self.shared.engine().qps.get(qpn)?.failure.clone()
     }
 
     fn attempts(&self) -> Vec<Attempt> {

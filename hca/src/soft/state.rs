@@ -24,7 +24,7 @@ use crate::port::Gid;
 use crate::prm::counter::QueryQCounterOut;
 use crate::prm::cq::CqContext;
 use crate::prm::qpc::{QpContext, QpState, SendDbrMode};
-use crate::provider::{Access, Counters};
+use crate::provider::{Access, Counters, QpFailure};
 use crate::wire::cqe::{self, Syndrome};
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -191,6 +191,8 @@ pub(super) struct Qp {
     /// Sources of writes that have not started, by block index (fault `sources`).
     pub sources: VecDeque<Source>,
     pub handed: Handed,
+    /// What failed first on it since it was last reset.
+    pub failure: Option<QpFailure>,
 }
 
 /// What a fault plan makes the current WQE wait for.
@@ -259,6 +261,7 @@ impl Qp {
         self.local_key = None;
         self.remote_keys = [None; 4];
         self.handed = Handed::default();
+        self.failure = None;
     }
 
     pub(super) fn facts(&self) -> QpFacts {

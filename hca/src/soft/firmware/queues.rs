@@ -122,6 +122,7 @@ impl Engine {
                 hold: Hold::Undecided,
                 deferred: None,
                 handed: Handed::default(),
+                failure: None,
             })
         });
         let qpn = qpn.ok_or_else(|| full("QPs", self.qps.limit()))?;
