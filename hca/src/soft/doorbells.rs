@@ -129,7 +129,8 @@ impl Engine {
         } else if matches!(qp.state, QpState::Rts | QpState::Err) {
             // The kernel looks at the record itself, of this QP and of those after it.
             if !self.is_on_gpu() {
-                self.read_doorbell_record(&mut qp, Some((bell.index, self.needs_doorbell(bell.qpn, uar))));
+                let rung = (bell.producer_index(), self.needs_doorbell(bell.qpn, uar));
+                self.read_doorbell_record(&mut qp, Some(rung));
             }
         } else {
             let text = format!("doorbell in state {}; it must be RTS", qp.state.name());
@@ -138,8 +139,9 @@ impl Engine {
         self.qps.put_back(bell.qpn, qp);
     }
 
-    /// Takes over the doorbell record, or the index of a doorbell, if that is said to count.
-    /// Returns true if it moved. A QP without a record goes on with what its doorbells have named.
+    /// Takes over the doorbell record, or the producer index of a doorbell, if that is said to
+    /// count. Returns true if it moved. A QP without a record goes on with what its doorbells have
+    /// named.
     pub(super) fn read_doorbell_record(&mut self, qp: &mut Qp, rung: Option<(u16, bool)>) -> bool {
         if qp.mode() == SendDbrMode::NoDbrExt {
             return false;
