@@ -13,14 +13,14 @@ use std::time::Duration;
 
 use common::{Pair, Side};
 use oxshmem_hca::blueflame::BlueFlame;
-use oxshmem_hca::objects::{Pd, QpAttributes};
+use oxshmem_hca::objects::{KEY_VARIANT, Mkey, MkeyAttributes, Pd, QpAttributes};
 use oxshmem_hca::prm::qpc::{QpState, SendDbrMode};
-use oxshmem_hca::provider::{Provider, Rung};
-use oxshmem_hca::soft::tables::Slice;
+use oxshmem_hca::provider::{Access, Provider, Rung};
+use oxshmem_hca::soft::tables::{PEER_STRIDE, Slice};
 use oxshmem_hca::soft::{
     Accelerator, AcceleratorMemory, AcceleratorResult, CopyEngine, CopyMode, Pace, SoftHca, SoftOptions,
 };
-use oxshmem_hca::testing::{Endpoint, EndpointOptions};
+use oxshmem_hca::testing::{Endpoint, EndpointOptions, HEAP_START};
 use oxshmem_hca::wire::cqe::{self, Syndrome};
 use oxshmem_hca::wire::ctrl::Fence;
 use oxshmem_hca::wire::masked_atomic::Repr as Masked;
@@ -699,6 +699,44 @@ fn both_modes_may_share_a_counter() {
     seen.sort_unstable();
     assert!(seen.iter().copied().eq(0..seen.len() as u64), "an update is lost");
     assert_eq!(owners[0].heap.word(0).load(Ordering::Acquire), seen.len() as u64);
+}
+
+/// Atomics by copies of two queue pairs whose peers' keys have one place in the tables take turns.
+#[test]
+fn no_queue_pair_keeps_another_from_its_key() {
+    let pair = Pair::new(EndpointOptions::default(), by_copies);
+    let hca_c = SoftHca::open(kernel()).unwrap();
+    let provider = |hca: &Arc<SoftHca>| -> Arc<dyn Provider> { Arc::<SoftHca>::clone(hca) };
+    let endpoint = |hca: &Arc<SoftHca>| Endpoint::new(&provider(hca), EndpointOptions::default()).unwrap();
+    let (other, c) = (endpoint(&pair.hca_a), endpoint(&hca_c));
+    other.connect(&c.address(), &QpAttributes::default()).unwrap();
+    c.connect(&other.address(), &QpAttributes::default()).unwrap();
+    // The peer `c` comes after `b`, and so does the place of the key with the same index.
+    let (access, start_addr, variant) = (Access::ALL, HEAP_START, KEY_VARIANT);
+    let attributes = MkeyAttributes { umem_offset: 0, len: 8, start_addr, access, relaxed_ordering: false, variant };
+    let key = |_| Mkey::create(&pair.b.pd, &pair.b.heap_umem, &attributes).unwrap();
+    let keys: Vec<Mkey> = (0..PEER_STRIDE).map(key).collect();
+    let (near, far) = (keys[keys.len() - 1].rkey(), c.key.rkey());
+    assert_eq!(near >> 8, (far >> 8) + PEER_STRIDE);
+    let mut ends = [(pair.a, near), (other, far)];
+    let post = |(end, rkey): &mut (Endpoint, u32)| {
+        let (remote, local) = (raddr::Repr { raddr: HEAP_START, rkey: *rkey }, end.local(0, 8));
+        end.post_and_ring(Op::AtomicFa { remote, add: 1, local })
+    };
+    for end in &mut ends {
+        let index = post(end);
+        end.0.wait(index, common::LIMIT, || _ = pair.hca_a.progress()).unwrap();
+    }
+    for _ in 0..400 {
+        for end in &mut ends {
+            if end.0.cqe().is_some_and(|cqe| u64::from(cqe.wqe_counter) + 1 == end.0.posted()) {
+                post(end);
+            }
+        }
+        pair.hca_a.progress();
+    }
+    assert!(pair.hca_a.violations().is_empty(), "{:?}", pair.hca_a.violations());
+    assert!(ends.iter().all(|(end, _)| end.posted() > 20), "{ends:?}");
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! Passes of the engine's thread that executes by copies while slices find no room.
 
-use super::queue_pairs::DISAGREEMENTS;
 use super::slices::{GpuEngine, WARY, WARY_PATIENCE};
 use crate::error::{Error, Result};
 use crate::prm::qpc::QpState;
@@ -238,16 +237,22 @@ impl Engine {
         });
         self.stop_all(&aside);
         let mut done = 0;
+        let mut stuck = Vec::new();
         for (qpn, before) in aside.iter().zip(before) {
             let Some(mut qp) = self.qps.lend(*qpn) else { continue };
             done += native(qp.consumer.saturating_sub(before));
-            let again = if qp.consumer == before { qp.handed.stopped_at.2 + 1 } else { 0 };
-            qp.handed.stopped_at.2 = again;
-            if again > DISAGREEMENTS {
+            let in_vain = qp.consumer == before;
+            if in_vain {
+                stuck.push(*qpn);
+            }
+            if self.stopped_too_often(&mut qp, in_vain) {
                 self.refuse(&mut qp);
             }
             self.qps.put_back(*qpn, qp);
         }
+        // Keys with one place in the tables replace each other in a pass: QPs that found another's
+        // there come last in the next one.
+        self.active.sort_by_key(|qpn| stuck.contains(qpn));
         done
     }
 }

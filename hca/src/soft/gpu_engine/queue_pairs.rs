@@ -14,7 +14,7 @@ use oxshmem_system::words::{count32, low16, low32, native};
 use std::mem::offset_of;
 
 /// How often the kernel may hand the same WQE to the host without need.
-pub(super) const DISAGREEMENTS: u32 = 3;
+const DISAGREEMENTS: u32 = 3;
 /// Bytes of a `QpProgress` that are used.
 pub(super) const PROGRESS_BYTES: usize = 32;
 const _: () = assert!(offset_of!(QpProgress, trap) == 24 && offset_of!(QpProgress, bell) == 20);
@@ -176,11 +176,8 @@ impl Engine {
         if !ready || self.dead.is_some() || self.is_copying() {
             return false;
         }
-        let changes = self.gpu.as_ref().map_or(0, |gpu| gpu.changes);
-        let (index, before, count) = qp.handed.stopped_at;
-        let again = qp.handed.done && index == qp.consumer && before == changes;
-        qp.handed.stopped_at = (qp.consumer, changes, if again { count + 1 } else { 0 });
-        if qp.handed.stopped_at.2 > DISAGREEMENTS {
+        let in_vain = qp.handed.done;
+        if self.stopped_too_often(qp, in_vain) {
             self.refuse(qp);
             return false;
         }
@@ -198,6 +195,18 @@ impl Engine {
         }
         self.ring_for(qp);
         true
+    }
+
+    /// Notes at which WQE a QP leaves the kernel, or returns to it; `in_vain`: where it was before.
+    /// Returns whether it has been there too often, although nothing in the tables has changed, as
+    /// when another key takes the place of the QP's.
+    pub(super) fn stopped_too_often(&self, qp: &mut Qp, in_vain: bool) -> bool {
+        let changes = self.gpu.as_ref().map_or(0, |gpu| gpu.changes);
+        let (index, before, count) = qp.handed.stopped_at;
+        let again = in_vain && (index, before) == (qp.consumer, changes);
+        let count = if again { count + 1 } else { 0 };
+        qp.handed.stopped_at = (qp.consumer, changes, count);
+        count > DISAGREEMENTS
     }
 
     /// Rings for what is posted to a QP that the kernel gets. What was rung meanwhile was rung in
