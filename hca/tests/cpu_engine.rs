@@ -4,13 +4,13 @@
 
 mod common;
 
-use common::Pair;
-use oxshmem_hca::objects::{KEY_VARIANT, Mkey, MkeyAttributes, Umem};
+use common::{LIMIT, Pair};
+use oxshmem_hca::objects::{KEY_VARIANT, Mkey, MkeyAttributes, QpAttributes, Umem};
 use oxshmem_hca::prm::qpc::QpState;
 use oxshmem_hca::provider::{Access, Provider, UmemSource};
-use oxshmem_hca::soft::SoftOptions;
+use oxshmem_hca::soft::{SoftHca, SoftOptions};
 use oxshmem_hca::testing::{Endpoint, EndpointOptions};
-use oxshmem_hca::wire::{Op, data, doorbell};
+use oxshmem_hca::wire::{Op, cqe, data, doorbell};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Acquire;
 
@@ -162,4 +162,40 @@ fn without_order_a_flag_may_be_seen_before_its_data_unless_that_is_flushed() {
     // Late, but in order.
     let late = || SoftOptions { stepped: true, late_visibility: true, ..SoftOptions::default() };
     assert_eq!(flags_before_data(late, |_| {}), 0);
+}
+
+#[test]
+fn a_read_makes_visible_what_was_written_to_its_peer() {
+    // As above.
+    if common::side() == common::Side::Tcp {
+        return;
+    }
+    for unordered_visibility in [false, true] {
+        let late =
+            || SoftOptions { stepped: true, late_visibility: true, unordered_visibility, ..SoftOptions::default() };
+        let mut pair = Pair::new(EndpointOptions::default(), late);
+        let end = |hca: Arc<SoftHca>| {
+            let provider: Arc<dyn Provider> = hca;
+            Endpoint::new(&provider, EndpointOptions::default()).unwrap()
+        };
+        let (mut other, c) = (end(Arc::clone(&pair.hca_a)), end(SoftHca::open(late()).unwrap()));
+        other.connect(&c.address(), &QpAttributes::default()).unwrap();
+        c.connect(&other.address(), &QpAttributes::default()).unwrap();
+        let (remote, local) = (Endpoint::remote(&c.address(), 0), other.local(128, 8));
+        let mut run = |pair: &Pair, op: Op<'_>| {
+            let index = other.post_and_ring(op);
+            let cqe = other.wait(index, LIMIT, || _ = pair.step()).unwrap();
+            assert!(matches!(cqe.status, cqe::Status::Done { .. }), "{cqe}");
+        };
+        let mut hidden = 0;
+        for round in 1..=60u64 {
+            run(&pair, Op::WriteInline { remote, payload: &round.to_ne_bytes() });
+            // A read at another peer.
+            flush(&mut pair);
+            hidden += u32::from(c.heap.word(0).load(Acquire) != round);
+            run(&pair, Op::Read { remote, local: Some(local) });
+            assert_eq!(c.heap.word(0).load(Acquire), round);
+        }
+        assert!(hidden > 0);
+    }
 }

@@ -250,7 +250,9 @@ impl Engine {
                     return Ok(self.copy(qp, &bytes, false, budget));
                 }
                 self.leave_to_kernel()?;
-                self.deliver_all();
+                if let Some(remote) = &qp.remote {
+                    self.deliver_at(remote.peer);
+                }
                 Ok(transfer(qp, &bytes, budget))
             }
             // No bytes: the keys are not looked at (InfiniBand specification, 9.7.4.1.5), but the
@@ -352,9 +354,13 @@ impl Engine {
     #[inline]
     fn write(&mut self, qp: &mut Qp, bytes: Transfer, budget: &mut usize) -> Result<Option<u64>, Stop> {
         self.leave_to_kernel()?;
-        // SAFETY: both ends were checked for `len` bytes; the source may be the payload of a WQE in
-        // private memory.
-        if self.late_visibility && qp.moved == 0 && unsafe { self.write_late(bytes.dst, bytes.src, bytes.len) } {
+        if self.late_visibility
+            && qp.moved == 0
+            && let Some(remote) = &qp.remote
+            // SAFETY: both ends were checked for `len` bytes; the source may be the payload of a
+            // WQE in private memory.
+            && unsafe { self.write_late(remote.peer, bytes.dst, bytes.src, bytes.len) }
+        {
             return Ok(Some(bytes.len as u64));
         }
         if self.faulty

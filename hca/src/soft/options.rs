@@ -31,11 +31,12 @@ pub struct SoftOptions {
     /// connected peers have mapped it.
     pub card_doorbells: bool,
     /// Writes are acknowledged before they are visible, by 2 us to 2 ms, in the order of all of the
-    /// HCA's QPs; its reads and atomics find them. Only the engine of the CPU does so.
+    /// HCA's QPs; its reads find those at their peer, and its atomics all. Only the engine of the
+    /// CPU does so.
     pub late_visibility: bool,
     /// As on a platform that does not order the writes of a card: what is acknowledged becomes
-    /// visible later, in any order, unless a read or an atomic of the HCA, which finds all of it,
-    /// comes first. Only the engine of the CPU does so.
+    /// visible later, in any order, unless a read at the same peer or an atomic of the HCA comes
+    /// first. Only the engine of the CPU does so.
     pub unordered_visibility: bool,
     /// When the engine's thread executes by copies what the accelerator's kernel otherwise does.
     pub copying: CopyMode,

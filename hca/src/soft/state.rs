@@ -95,6 +95,8 @@ pub(super) struct CqState {
 #[derive(Debug)]
 pub(super) struct Late {
     pub(super) until: Instant,
+    /// Index in [`Engine::peers`].
+    pub(super) peer: usize,
     pub(super) dst: *mut u8,
     pub(super) payload: Vec<u8>,
 }
