@@ -29,7 +29,7 @@ pub struct QpAttributes {
     pub rnr_retry: u8,
     /// Receiver-not-ready timer, 0..=31.
     pub min_rnr_timer: u8,
-    /// log2 of outstanding reads and atomics, in either direction.
+    /// log2 of outstanding reads and atomics, in either direction; cut to what the peer serves.
     pub log_max_rd_atomic: u8,
     /// First packet sequence number, the same at both ends, 24 bits.
     pub first_psn: u32,
@@ -80,20 +80,23 @@ pub struct QpAddress {
     pub mtu: Mtu,
     /// Link layer of the port.
     pub link_layer: LinkLayer,
+    /// log2 of the reads and atomics that the QP serves at a time, 0..=7 (PRM `qpc.log_rra_max`).
+    pub log_rra_max: u8,
 }
 
 impl QpAddress {
     /// The length of the encoded form.
     pub const BYTES: usize = 34;
-    const VERSION: u8 = 2;
+    const VERSION: u8 = 3;
 
-    /// Returns it as plain bytes, for the bootstrap to exchange: version, link layer, MTU, 0, LID,
-    /// MAC, QP number, GID, partition key; little-endian.
+    /// Returns it as plain bytes, for the bootstrap to exchange: version, link layer, MTU,
+    /// `log_rra_max`, LID, MAC, QP number, GID, partition key; little-endian.
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[0] = Self::VERSION;
         bytes[1] = u8::from(self.link_layer == LinkLayer::Ethernet);
         bytes[2] = self.mtu as u8;
+        bytes[3] = self.log_rra_max;
         bytes[4..6].copy_from_slice(&self.lid.to_le_bytes());
         bytes[6..12].copy_from_slice(&self.mac);
         bytes[12..16].copy_from_slice(&self.qpn.to_le_bytes());
@@ -121,8 +124,9 @@ impl QpAddress {
         };
         let mtu = Mtu::from_u8(bytes[2]).ok_or_else(|| wrong(format!("MTU {}", bytes[2])))?;
         let qpn = u32::from_le_bytes(std::array::from_fn(|i| bytes[12 + i]));
-        if bytes[3] != 0 || qpn >> 24 != 0 {
-            return Err(wrong(format!("reserved byte {} or QP number {qpn:#x}", bytes[3])));
+        let log_rra_max = bytes[3];
+        if log_rra_max > 7 || qpn >> 24 != 0 {
+            return Err(wrong(format!("log_rra_max {log_rra_max} or QP number {qpn:#x}")));
         }
         Ok(Self {
             qpn,
@@ -132,6 +136,7 @@ impl QpAddress {
             mac: std::array::from_fn(|i| bytes[6 + i]),
             mtu,
             link_layer,
+            log_rra_max,
         })
     }
 }
@@ -146,10 +151,11 @@ mod tests {
         #[test]
         fn addresses_survive(
             qpn in 0u32..1 << 24, gid in any::<[u8; 16]>(), lid in any::<u16>(), pkey in any::<u16>(), mac in any::<[u8; 6]>(),
-            mtu in 1u8..=5, ethernet in any::<bool>(),
+            mtu in 1u8..=5, ethernet in any::<bool>(), log_rra_max in 0u8..=7,
         ) {
             let link_layer = if ethernet { LinkLayer::Ethernet } else { LinkLayer::InfiniBand };
-            let address = QpAddress { qpn, gid: Gid(gid), lid, pkey, mac, mtu: Mtu::from_u8(mtu).unwrap(), link_layer };
+            let mtu = Mtu::from_u8(mtu).unwrap();
+            let address = QpAddress { qpn, gid: Gid(gid), lid, pkey, mac, mtu, link_layer, log_rra_max };
             prop_assert_eq!(QpAddress::from_bytes(&address.to_bytes()).unwrap(), address);
         }
 

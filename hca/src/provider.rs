@@ -55,6 +55,8 @@ pub struct HcaInfo {
     pub lag_ports: u8,
     /// The event queue that CQs name. Nothing is ever asked of it.
     pub event_queue: u32,
+    /// log2 of the reads and atomics that one QP serves at a time, at most 7.
+    pub log_rra_max: u8,
     /// The set of error counters that queue pairs count in; 0 is that of every queue pair that is
     /// given none.
     pub counter_set: u8,
@@ -71,7 +73,7 @@ impl HcaInfo {
     /// number.
     pub fn address(&self) -> QpAddress {
         let PortInfo { gid, lid, pkey, mtu, link_layer, .. } = self.port;
-        QpAddress { qpn: 0, gid, lid, pkey, mac: self.mac, mtu, link_layer }
+        QpAddress { qpn: 0, gid, lid, pkey, mac: self.mac, mtu, link_layer, log_rra_max: self.log_rra_max }
     }
 }
 

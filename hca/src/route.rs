@@ -175,7 +175,16 @@ pub(crate) mod tests {
 
     pub(crate) fn peer(link_layer: LinkLayer, prefix: u64) -> QpAddress {
         let gid = Gid::from_halves(prefix, 9);
-        QpAddress { qpn: 0x41, gid, lid: 0x1234, pkey: 0xffff, mac: [0; 6], mtu: Mtu::B4096, link_layer }
+        QpAddress {
+            qpn: 0x41,
+            gid,
+            lid: 0x1234,
+            pkey: 0xffff,
+            mac: [0; 6],
+            mtu: Mtu::B4096,
+            link_layer,
+            log_rra_max: 4,
+        }
     }
 
     const LOCAL: u64 = 0xfe80 << 48;

@@ -501,6 +501,31 @@ fn wrong_attributes() {
     assert!(connect(infiniband, good).contains("the peer's port on InfiniBand"));
 }
 
+/// Cards of two kinds may meet.
+#[test]
+fn no_more_reads_are_requested_than_the_peer_serves() {
+    let [few, many] = [1, 4].map(|log_max_rd_atomic| QpAttributes { log_max_rd_atomic, ..QpAttributes::default() });
+    for (told, text) in [(1, ""), (4, "qpc.log_sra_max is 4, above the log_rra_max of the peer's QP")] {
+        let hcas = [stepped(), stepped()].map(|options| SoftHca::open(options).unwrap());
+        let [mut a, b] = hcas.each_ref().map(|hca| {
+            let provider: Arc<dyn Provider> = Arc::<SoftHca>::clone(hca);
+            Endpoint::new(&provider, EndpointOptions::default()).unwrap()
+        });
+        let mut address = b.address();
+        address.qp.log_rra_max = told;
+        a.connect(&address, &many).unwrap();
+        b.connect(&a.address(), &few).unwrap();
+        let context = a.qp.query().unwrap().context;
+        assert_eq!((context.log_rra_max, context.log_sra_max), (4, told));
+        let remote = Endpoint::remote(&address, 0);
+        let index = a.post_and_ring(Op::Read { remote, local: Some(a.local(0, 8)) });
+        a.wait(index, common::LIMIT, || _ = hcas[0].progress()).unwrap();
+        let violations = hcas[0].violations();
+        assert_eq!(violations.is_empty(), text.is_empty(), "{violations:?}");
+        assert!(violations.iter().all(|violation| violation.message.contains(text)), "{violations:?}");
+    }
+}
+
 #[test]
 fn a_dead_hca_refuses_commands() {
     let pair = Pair::new(EndpointOptions::default(), stepped);

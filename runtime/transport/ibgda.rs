@@ -126,7 +126,7 @@ impl Ibgda {
         attempts.extend(tried);
 
         let in_device_memory = device.gpu().is_some() && is_ordered_by_device(slab.memory().is_some(), way);
-        let ports: Vec<_> = cards.iter().map(|card| card.open.provider.info().address()).collect();
+        let ports: Vec<_> = cards.iter().map(|card| card.open.port(config)).collect();
         let ports = addresses::exchange_ports(bootstrap, &rails, &ports)?;
         // A PE gets only the numbers of the queue pairs that lead to it.
         let numbers = bootstrap.alltoall("numbers of queue pairs", &queues.numbers(&rails))?;

@@ -486,7 +486,7 @@ impl Fabric for StripedFabric {
     }
 
     fn ports(&self) -> Vec<QpAddress> {
-        self.cards.iter().map(|card| card.open.provider.info().address()).collect()
+        self.cards.iter().map(|card| card.open.port(&card.config)).collect()
     }
 
     fn connect(&mut self, peers: &[(u32, QpAddress)], receiving: &[(u32, u32, QpAddress)]) -> Result<bool> {

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use oxshmem_hca::mlx5::{Mlx5Hca, Mlx5Options, Registration};
-use oxshmem_hca::objects::{Uar, Umem, query_caps};
+use oxshmem_hca::objects::{QpAddress, Uar, Umem, query_caps};
 use oxshmem_hca::prm::caps::{
     ATOMIC_OP_EXTENDED_CMP_SWAP, ATOMIC_OP_EXTENDED_FETCH_ADD, ATOMIC_SIZE_4, ATOMIC_SIZE_8, AtomicCaps, GeneralCaps,
 };
@@ -20,7 +20,7 @@ use super::atomics::Atomics;
 use super::doorbell::Way;
 use super::error::TransportError;
 use super::plan::NetworkKind;
-use super::qp_attributes::pkey_index;
+use super::qp_attributes::{attributes, pkey_index};
 use super::rails::{Pushing, Rails, Spot};
 use super::selection::Chosen;
 use crate::Result;
@@ -254,6 +254,13 @@ impl OpenCard {
             Some(chosen) => fetch(chosen.is_gpu(), Some(chosen.distance)),
             None => fetch(true, None),
         })
+    }
+
+    /// Returns the address of its port, with 0 in the place of a queue pair's number, and with as
+    /// many reads and atomics as queue pairs with [`attributes`] serve.
+    pub(super) fn port(&self, config: &Config) -> QpAddress {
+        let log_rra_max = attributes(config, self.log_max_rd_atomic, 0).log_max_rd_atomic;
+        QpAddress { log_rra_max, ..self.provider.info().address() }
     }
 
     /// Returns its name for people.

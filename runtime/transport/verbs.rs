@@ -162,7 +162,11 @@ impl Fabric for VerbsFabric {
     }
 
     fn ports(&self) -> Vec<QpAddress> {
-        self.addresses.first().map(|address| QpAddress { qpn: 0, ..*address }).into_iter().collect()
+        let first = self.addresses.first().map(|address| {
+            let log_rra_max = attributes(&self.config, address.log_rra_max, 0).log_max_rd_atomic;
+            QpAddress { qpn: 0, log_rra_max, ..*address }
+        });
+        first.into_iter().collect()
     }
 
     fn qpn_of_receiver(&self, _pe: u32, _column: u32) -> u32 {

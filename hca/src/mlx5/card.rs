@@ -201,6 +201,7 @@ impl Mlx5Hca {
             ts_format: 0,
             lag_ports: 0,
             event_queue: 0,
+            log_rra_max: 0,
             counter_set: 0,
             without_records: 0,
             commands_at_a_time: COMMANDS_AT_A_TIME,
@@ -220,6 +221,7 @@ impl Mlx5Hca {
             error_counter: None,
         };
         card.caps = query_caps(&card)?;
+        card.info.log_rra_max = card.caps.0.log_max_ra_res_qp.min(7);
         card.info.ts_format = query_ts_format(&card, &card.caps.0)?;
         let second = query_second_caps(&card, &card.caps.0)?;
         card.info.without_records = without_records(&card.caps.0, &second);

@@ -151,7 +151,7 @@ impl Qp {
         rtr.qpc.log_msg_max = LOG_MESSAGE_MAX;
         rtr.qpc.remote_qpn = peer.qpn;
         rtr.qpc.min_rnr_nak = attributes.min_rnr_timer;
-        rtr.qpc.log_rra_max = attributes.log_max_rd_atomic;
+        rtr.qpc.log_rra_max = attributes.log_max_rd_atomic.min(info.log_rra_max);
         rtr.qpc.next_rcv_psn = attributes.first_psn;
         // The hardware address is the kernel's to find out, and only Ethernet has one.
         let mac = match info.port.link_layer {
@@ -169,7 +169,8 @@ impl Qp {
         modify(&self.guard, &rtr)?;
 
         let mut rts = qp::Rtr2RtsQp { qpn, ..qp::Rtr2RtsQp::default() };
-        rts.qpc.log_sra_max = attributes.log_max_rd_atomic;
+        // More than the peer serves it refuses, as an invalid request.
+        rts.qpc.log_sra_max = attributes.log_max_rd_atomic.min(peer.log_rra_max);
         rts.qpc.retry_count = attributes.retry_count;
         rts.qpc.rnr_retry = attributes.rnr_retry;
         rts.qpc.next_send_psn = attributes.first_psn;

@@ -53,6 +53,19 @@ pub(super) fn check_qp(facts: &QpFacts, qpn: u32, gid: Gid, initiator: &Initiato
     Err(format!("the peer's QP {qpn:#x} at {gid} {problem}"))
 }
 
+/// Checks whether the QP of HCA `gid` that `facts` tell of serves as many reads and atomics at a
+/// time as the initiator may request.
+pub(super) fn check_depth(facts: &QpFacts, gid: Gid, log_sra_max: u8) -> Result<(), Failure> {
+    if u32::from(log_sra_max) <= facts.log_rra_max {
+        return Ok(());
+    }
+    let text = format!(
+        "qpc.log_sra_max is {log_sra_max}, above the log_rra_max of the peer's QP {:#x} at {gid}, {}",
+        facts.qpn, facts.log_rra_max
+    );
+    Err(Failure::new(Syndrome::RemoteInvalidRequest, text))
+}
+
 /// Checks whether the QP with these rights accepts the operation.
 #[inline]
 pub(super) fn check_accepts(accepted: u32, qpn: u32, right: u32) -> Result<(), Failure> {

@@ -21,7 +21,7 @@ pub(super) const FIRST_QPN: u32 = 0x40;
 pub(super) const FIRST_MKEY: u32 = 0x10;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"OXHCACTL");
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const HEADER_BYTES: usize = 4096;
 
 /// How often a reader retries an entry that changes. A writer holds it for nanoseconds; one that
@@ -63,7 +63,7 @@ pub(super) struct QpEntry {
     rights: AtomicU32,
     remote_qpn: AtomicU32,
     rcv_psn: AtomicU32,
-    pad: AtomicU32,
+    log_rra_max: AtomicU32,
     remote_hi: AtomicU64,
     remote_lo: AtomicU64,
 }
@@ -77,7 +77,7 @@ pub(super) static UNMET: QpEntry = QpEntry {
     rights: AtomicU32::new(0),
     remote_qpn: AtomicU32::new(0),
     rcv_psn: AtomicU32::new(0),
-    pad: AtomicU32::new(0),
+    log_rra_max: AtomicU32::new(0),
     remote_hi: AtomicU64::new(0),
     remote_lo: AtomicU64::new(0),
 };
@@ -93,6 +93,8 @@ pub(super) struct QpFacts {
     pub rights: u32,
     pub remote_qpn: u32,
     pub rcv_psn: u32,
+    /// log2 of the reads and atomics that it serves at a time.
+    pub log_rra_max: u32,
     pub remote_gid: Gid,
 }
 
@@ -169,6 +171,7 @@ impl QpEntry {
             rights: get(&self.rights),
             remote_qpn: get(&self.remote_qpn),
             rcv_psn: get(&self.rcv_psn),
+            log_rra_max: get(&self.log_rra_max),
             remote_gid: Gid::from_halves(
                 self.remote_hi.load(Ordering::Relaxed),
                 self.remote_lo.load(Ordering::Relaxed),
@@ -303,6 +306,7 @@ impl OwnSegment {
             entry.rights.store(facts.rights, Ordering::Relaxed);
             entry.remote_qpn.store(facts.remote_qpn, Ordering::Relaxed);
             entry.rcv_psn.store(facts.rcv_psn, Ordering::Relaxed);
+            entry.log_rra_max.store(facts.log_rra_max, Ordering::Relaxed);
             entry.remote_hi.store(hi, Ordering::Relaxed);
             entry.remote_lo.store(lo, Ordering::Relaxed);
         });
@@ -337,8 +341,9 @@ mod tests {
         let entry = peer.qp(FIRST_QPN + 3).unwrap();
         let (before, facts) = entry.read().unwrap();
         assert_eq!(facts, QpFacts::default());
+        let qpn = FIRST_QPN + 3;
         let facts =
-            QpFacts { qpn: FIRST_QPN + 3, state: 3, pd: 9, rights: 4, remote_qpn: 5, rcv_psn: 1, remote_gid: gid };
+            QpFacts { qpn, state: 3, pd: 9, rights: 4, remote_qpn: 5, rcv_psn: 1, log_rra_max: 2, remote_gid: gid };
         own.publish_qp(FIRST_QPN + 3, &facts);
         assert_ne!(entry.seq(), before);
         assert_eq!(entry.read().unwrap().1, facts);

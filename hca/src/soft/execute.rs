@@ -9,7 +9,7 @@
 //! | message longer than `log_msg_max`, result of an atomic not as long as its operand | local length (0x01) |
 //! | local key: unknown, other protection domain, right, bounds | local protection (0x04) |
 //! | no peer, peer not ready, not connected to this QP, dead; packet sequence numbers differ | retry exceeded (0x15), after the retry budget |
-//! | the peer's QP does not accept the operation; atomic not aligned | remote invalid request (0x12) |
+//! | the peer's QP does not accept the operation, or serves fewer reads at a time; atomic not aligned | remote invalid request (0x12) |
 //! | remote key: unknown, other protection domain, right, bounds | remote access (0x13) |
 
 use super::admission::{Initiator, Target};
@@ -505,6 +505,7 @@ impl Engine {
             return Err(Stop::Stall(format!("the state of QP {remote_qpn:#x} at {gid} does not settle")));
         };
         admission::check_qp(&facts, remote_qpn, gid, &own).map_err(Stop::Stall)?;
+        admission::check_depth(&facts, gid, qp.context.log_sra_max)?;
         remote.seq = seq;
         remote.facts = facts;
         Ok(())

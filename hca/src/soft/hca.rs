@@ -12,7 +12,7 @@ use super::fabric::responder::Responder;
 use super::fabric::shared::Server;
 use super::firmware::{self, Object, Purpose};
 use super::gpu_engine::{GpuEngine, Ringer};
-use super::limits::{GID_INDEX, LOG_MAX_WITHOUT_RECORD, MTU, PORT, REGISTER_STRIDE, REGISTERS_PER_PAGE};
+use super::limits::{GID_INDEX, LOG_MAX_RA, LOG_MAX_WITHOUT_RECORD, MTU, PORT, REGISTER_STRIDE, REGISTERS_PER_PAGE};
 use super::options::{SoftOptions, check_options};
 use super::state::{Engine, EngineParts};
 use super::thread::{ENGINES, Shared, drive, drive_kernel};
@@ -147,6 +147,7 @@ impl SoftHca {
             ts_format: 0,
             lag_ports: 0,
             event_queue: 0,
+            log_rra_max: LOG_MAX_RA,
             counter_set: 0,
             without_records,
             commands_at_a_time: 1,

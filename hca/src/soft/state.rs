@@ -283,6 +283,7 @@ impl Qp {
             rights: accepted,
             remote_qpn: self.context.remote_qpn,
             rcv_psn: self.context.next_rcv_psn,
+            log_rra_max: self.context.log_rra_max.into(),
             remote_gid: Gid::from_halves(path.rgid_hi, path.rgid_lo),
         }
     }

@@ -17,7 +17,7 @@ use crate::provider::Access;
 use crate::resolving::until_resolved;
 use crate::route::route;
 use crate::route::udp_source_port;
-use oxshmem_system::words::const32;
+use oxshmem_system::words::{const32, low8};
 
 /// How a work request ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -224,6 +224,7 @@ impl QueuePair {
             mac: [0; 6],
             mtu: info.mtu,
             link_layer: info.link_layer,
+            log_rra_max: low8(self.port.context.limits().reads_served.checked_ilog2().unwrap_or(0).into()),
         }
     }
 
@@ -287,7 +288,7 @@ impl QueuePair {
             retry_cnt: attributes.retry_count.min(MOST_RETRIES),
             rnr_retry: attributes.rnr_retry,
             sq_psn: attributes.first_psn,
-            max_rd_atomic: asked.min(limits.reads_in_flight),
+            max_rd_atomic: asked.min(limits.reads_in_flight).min(1 << peer.log_rra_max.min(7)),
             ..zero
         };
         self.modify(
