@@ -26,6 +26,11 @@ enum class AtomicOp : int {
     fetch = 13,
 };
 
+OXSHMEM_DEVICE constexpr bool fetches(AtomicOp op) {
+    return op != AtomicOp::inc && op != AtomicOp::add && op != AtomicOp::set && op != AtomicOp::bit_and &&
+           op != AtomicOp::bit_or && op != AtomicOp::bit_xor;
+}
+
 // `operand` of this operation, `previous` one of the operation before on the same word. Returns 0
 // if nothing is fetched.
 template <AtomicOp Op>
@@ -63,6 +68,16 @@ OXSHMEM_DEVICE uint64_t atomic(uint64_t *target, uint64_t operand, [[maybe_unuse
     return 0;
 }
 
+OXSHMEM_DEVICE constexpr bool changes_one_bit(AtomicOp op) {
+    return op == AtomicOp::bit_and || op == AtomicOp::fetch_and || op == AtomicOp::bit_or || op == AtomicOp::fetch_or;
+}
+
+// The first of the words that iteration i changes. A word has 64 bits for and, or to change, so
+// each 64 iterations of these have words of their own.
+template <AtomicOp Op> OXSHMEM_DEVICE uint64_t place(uint64_t i, uint64_t elements) {
+    return changes_one_bit(Op) ? i / 64 * elements : 0;
+}
+
 // The operand of iteration i, from 0, on word e.
 template <AtomicOp Op> OXSHMEM_DEVICE uint64_t operand(uint64_t seed, uint64_t i, uint64_t e) {
     if constexpr (Op == AtomicOp::bit_and || Op == AtomicOp::fetch_and) {
@@ -81,17 +96,17 @@ struct AtomicRun {
     uint64_t *out, *fetched;
 
     template <AtomicOp Op> OXSHMEM_DEVICE void one(uint64_t i, uint64_t e) const {
-        const uint64_t old = atomic<Op>(target + e, operand<Op>(seed, i, e), word(seed, i, e), pe);
-        fetched[i * elements + e] = old;
+        [[maybe_unused]] const uint64_t old =
+            atomic<Op>(target + place<Op>(i, elements) + e, operand<Op>(seed, i, e), word(seed, i, e), pe);
+        if constexpr (fetches(Op)) {
+            fetched[i * elements + e] = old;
+        }
     }
 
     template <AtomicOp Op> OXSHMEM_DEVICE void bandwidth() const {
         const uint64_t threads = grid_threads();
         begin(out);
         for (uint64_t i = first; i < first + iters; ++i) {
-            if (Op == AtomicOp::set && i + 1 == first + iters) {
-                fence(); // the last one's value is what the check finds
-            }
             for (uint64_t e = grid_rank(); e < elements; e += threads) {
                 one<Op>(i, e);
             }

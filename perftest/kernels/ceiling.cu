@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// How fast the HCA executes: each block fills a queue pair with work requests, rings once, and
-// takes the time until all of them are complete. The total posted is a multiple of 65536 blocks, so
+// How fast the HCA executes: each block writes work requests to a queue pair, rings once, and takes
+// the time until all of them are complete. The total posted is a multiple of 65536 blocks, so
 // that the next poster finds the counters of 16 bits, all that the HCA and the poster share, as
 // they were.
 
@@ -37,10 +37,12 @@ OXSHMEM_DEVICE void write_nothing(const abi::Qp &qp, uint64_t index, bool signal
 
 } // namespace perftest
 
-// Each block writes `bytes` bytes a request to its part of `total` bytes, `timed` requests (a
-// multiple of the queue's depth); what is left of 65536 requests does nothing. `spent[block]`:
-// nanoseconds, 0 if something went wrong.
-OXSHMEM_KERNEL(ceiling, char *dst, const char *src, uint64_t bytes, uint64_t total, uint64_t timed, int pe, uint64_t *spent) {
+// Each block writes `bytes` bytes a request, at most 1 GiB, to its part of `total` bytes: `timed`
+// requests (at most 65536), `fill` of them at a time (of which `timed` is a multiple, and which the
+// queue has room for); what is left of 65536 requests does nothing. `spent[block]`: nanoseconds, 0
+// if something went wrong.
+OXSHMEM_KERNEL(ceiling, char *dst, const char *src, uint64_t bytes, uint64_t total, uint64_t fill, uint64_t timed, int pe,
+               uint64_t *spent) {
     using namespace perftest;
     const abi::State &state = port::state();
     const abi::Qp &qp =
@@ -53,20 +55,23 @@ OXSHMEM_KERNEL(ceiling, char *dst, const char *src, uint64_t bytes, uint64_t tot
     const uint64_t last = index + 0x10000;
     uint64_t sum = 0;
     bool good = true;
-    for (; index < last; index += depth) {
-        for (uint64_t i = port::thread_rank(); i < depth; i += port::block_threads()) {
+    uint64_t count = 0;
+    for (; index < last; index += count) {
+        const uint64_t left = last - index;
+        count = index < counted ? fill : left < depth ? left : depth;
+        for (uint64_t i = port::thread_rank(); i < count; i += port::block_threads()) {
             const uint64_t place = (i + port::block_rank() * depth) % places * bytes;
             if (index < counted) {
-                write_request(qp, index + i, dst + place, src + place, bytes, pe, i + 1 == depth);
+                write_request(qp, index + i, dst + place, src + place, bytes, pe, i + 1 == count);
             } else {
-                write_nothing(qp, index + i, i + 1 == depth);
+                write_nothing(qp, index + i, i + 1 == count);
             }
         }
         port::fence<port::order::acq_rel, port::reach::system>();
         port::sync_block();
         if (port::thread_rank() == 0 && good) {
             const uint64_t begin = port::clock_ns();
-            const uint64_t end = index + depth;
+            const uint64_t end = index + count;
             port::store<port::order::relaxed, port::reach::device>(record, big(end & 0xffff));
             port::fence<port::order::acq_rel, port::reach::system>();
             port::mmio_store(reinterpret_cast<uint64_t *>(qp.doorbell),

@@ -71,6 +71,12 @@ OXSHMEM_DEVICE uint64_t grid_rank() {
 OXSHMEM_DEVICE uint64_t shift(uint64_t iteration) {
     return iteration % 16 * 64;
 }
+// Where in the source iteration i of a test of gets begins: it walks in `steps` steps of `step`
+// bytes, over and over; `steps` is a power of two. So gets by load cross the link each time, and do
+// not find what an earlier iteration has left in the L1 cache. src/pattern.rs chooses the steps.
+OXSHMEM_DEVICE uint64_t away(uint64_t iteration, uint64_t step, uint64_t steps) {
+    return (iteration & (steps - 1)) * step;
+}
 OXSHMEM_DEVICE uint64_t word(uint64_t seed, uint64_t iteration, uint64_t index) {
     const uint64_t x = (seed + iteration * 0xd1b54a32d192ed03ull + index) * 0x9e3779b97f4a7c15ull;
     return x ^ x >> 29;

@@ -65,7 +65,7 @@ struct Arguments {
     #[arg(long, value_name = "MICROSECONDS", value_parser = clap::value_parser!(u64).range(..=1_000_000))]
     pause: Option<u64>,
     /// Measure also how fast the HCA executes requests of this size that were posted before
-    /// (shmem_p_bw and shmem_put_bw).
+    /// (shmem_p_bw and shmem_put_bw, over IBGDA).
     #[arg(long)]
     ceiling: bool,
     /// The atomic.
@@ -314,7 +314,7 @@ impl Options {
         }
         let iters = arguments.iters.unwrap_or(defaults.iters);
         let warmup = arguments.warmup.unwrap_or(defaults.warmup);
-        if bench.is_atomic() && largest.saturating_mul(iters + warmup) > MAX_HEAP {
+        if bench.is_atomic() && largest.saturating_mul(iters + warmup + 1) > MAX_HEAP {
             return refuse(format!(
                 "{iters} iterations of {largest} bytes fetch more than {MAX_HEAP} bytes; lower --iters or --max"
             ));
@@ -338,6 +338,12 @@ impl Options {
             corrupt: arguments.corrupt,
             config,
         })
+    }
+
+    /// Returns the iterations of a point: those before the measured ones, these, and in a bandwidth
+    /// test the one that is checked.
+    pub fn iterations(&self) -> u64 {
+        self.warmup + self.iters + u64::from(!self.bench.is_latency())
     }
 
     /// Returns the threads per CTA in `scope`.

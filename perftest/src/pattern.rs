@@ -28,11 +28,67 @@ pub fn seed(bench: &str, scope: &str, bytes: u64) -> u64 {
     text.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
-/// Returns the bytes of `count` words of the pattern.
+/// Returns the first `bytes` bytes of the pattern.
 pub fn source(seed: u64, bytes: usize) -> Vec<u8> {
-    let mut data: Vec<u8> = (0..bytes.div_ceil(8) as u64).flat_map(|i| word(seed, 0, i).to_le_bytes()).collect();
+    part(seed, 0, bytes)
+}
+
+/// Returns `bytes` bytes of the pattern from byte `from` on.
+pub fn part(seed: u64, from: u64, bytes: usize) -> Vec<u8> {
+    let skipped = (from % 8) as usize;
+    let mut data = vec![0; (skipped + bytes).next_multiple_of(8)];
+    for (i, bytes) in (from / 8..).zip(data.as_chunks_mut::<8>().0) {
+        *bytes = word(seed, 0, i).to_le_bytes();
+    }
+    data.drain(..skipped);
     data.truncate(bytes);
     data
+}
+
+/// Bytes of data that is written or compared at a time: a multiple of every element and stride.
+pub const CHUNK: u64 = 16 << 20;
+
+/// Returns the chunks of so many bytes: where each begins, and how long it is.
+pub fn chunks(bytes: u64) -> impl Iterator<Item = (u64, u64)> {
+    (0..bytes).step_by(CHUNK as usize).map(move |at| (at, CHUNK.min(bytes - at)))
+}
+
+/// Bytes that iterations of `shmem_get_bw` walk over on a GPU, whose caches hold less.
+const FAR: u64 = 64 << 20;
+
+/// How iterations of `shmem_get_bw` walk over the source: each begins `step` bytes after the one
+/// before, and after `steps` iterations they begin anew. `steps` is a power of two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Walk {
+    /// Bytes.
+    pub step: u64,
+    /// How many.
+    pub steps: u64,
+}
+
+impl Walk {
+    /// Returns the walk of messages of `bytes` bytes. On a GPU the windows of iterations do not
+    /// overlap and cover [`FAR`] bytes and more, if `room` bytes hold them: what a load leaves in a
+    /// cache is gone before the walk comes back to it. Elsewhere, and with messages that are as
+    /// long, iterations begin as [`shift`] says.
+    pub fn of(bytes: u64, on_gpu: bool, room: u64) -> Self {
+        let step = bytes.next_multiple_of(64);
+        let steps = FAR.div_ceil(step).next_power_of_two();
+        if !on_gpu || steps < 2 || room < step.saturating_mul(steps) {
+            return Self { step: 64, steps: 16 };
+        }
+        Self { step, steps }
+    }
+
+    /// Returns how far into the source iteration `i` starts.
+    pub fn away(self, i: u64) -> u64 {
+        (i & (self.steps - 1)) * self.step
+    }
+
+    /// Returns the bytes of the source of messages of `bytes` bytes.
+    pub fn length(self, bytes: u64) -> u64 {
+        (self.steps - 1) * self.step + bytes
+    }
 }
 
 /// Returns what a destination holds before a run that should leave `expected` in it: nothing of it
@@ -125,6 +181,37 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn gets_walk_over_what_no_cache_holds() {
+        for bytes in [1, 4, 64, 100, 4096, 1 << 20, 32 << 20, 48 << 20] {
+            let walk = Walk::of(bytes, true, 1 << 30);
+            assert!(walk.step >= bytes, "{bytes}: windows overlap");
+            assert!(walk.steps.is_power_of_two() && walk.steps * walk.step >= FAR, "{bytes}: {walk:?}");
+            assert!(walk.length(bytes) <= 2 * FAR + 64, "{bytes}: {walk:?}");
+            let begins: Vec<u64> = (0..walk.steps.min(100)).map(|i| walk.away(i)).collect();
+            assert!(begins.windows(2).all(|pair| pair[0] + bytes <= pair[1]), "{bytes}: {walk:?}");
+            assert_eq!(walk.away(walk.steps), 0);
+        }
+        let near = Walk { step: 64, steps: 16 };
+        assert_eq!([Walk::of(8, false, 1 << 30), Walk::of(8, true, 1 << 20), Walk::of(FAR, true, 1 << 30)], [near; 3]);
+        assert!((0..40).all(|i| near.away(i) == shift(i) as u64));
+        assert_eq!(near.length(100), 100 + SLACK as u64 - 64);
+    }
+
+    #[test]
+    fn parts_are_parts_of_the_whole() {
+        let whole = source(5, 1000);
+        for (from, bytes) in [(0, 1000), (64, 7), (512, 100), (992, 8), (3, 20), (17, 0), (5, 3)] {
+            assert_eq!(part(5, from, bytes), whole[from as usize..][..bytes]);
+        }
+    }
+
+    #[test]
+    fn chunks_cover_everything_once() {
+        assert_eq!(chunks(0).count(), 0);
+        assert_eq!(chunks(2 * CHUNK + 5).collect::<Vec<_>>(), [(0, CHUNK), (CHUNK, CHUNK), (2 * CHUNK, 5)]);
     }
 
     #[test]

@@ -44,11 +44,11 @@ fn fields(program: &str) -> BTreeSet<&'static str> {
         JACOBI => {
             "app variant ctas nx ny niter norm_every norm ms us_per_iteration gpoints check scaling speedup efficiency"
         }
-        ALLTOALL => "app mode via phase ctas bytes tokens experts top_k seed iters us_p50 us_p99 gbps",
+        ALLTOALL => "app mode via phase ctas bytes tokens experts top_k seed iters us_p50 us_p99 us_mean gbps",
         GUPS | HISTOGRAM => {
-            "app op via nodes ctas words updates seed skew ms gups payload segment age_us writes record_bytes acknowledgements"
+            "app op via nodes ctas words updates seed skew rounds ms gups payload segment age_us writes record_bytes acknowledgements"
         }
-        _ => "test collective on ctas scope bytes iters us_p50 us_p99 gbps bus_gbps",
+        _ => "test collective on ctas scope bytes iters us_p50 us_p99 us_mean gbps bus_gbps",
     };
     let common = "device hca transport npes qps threads wqes doorbells verified gpu driver date";
     own.split(' ').chain(common.split(' ')).collect()
@@ -382,6 +382,9 @@ fn what_cannot_be_is_refused_before_anything_starts() {
         (ALLTOALL, "--transport warp", "auto, p2p, ibgda or ibrc"),
         (ALLTOALL, "--mode moe --experts 2 --top-k 3", "only 2 experts"),
         (ALLTOALL, "--hca null --transport ibgda", "moves nothing"),
+        (GUPS, "--hca null --transport ibgda", "moves nothing"),
+        (HISTOGRAM, "--hca null --transport ibgda", "moves nothing"),
+        (JACOBI, "--scaling weak --npes 8 --nx 20000 --ny 20000 --check single", "20000 x 159986 points on 8 PEs"),
         (ALLTOALL, "--mode moe --via collective", "--mode fixed"),
         (COLLECTIVES, "-b 12 -e 12", "multiples of 8"),
         (COLLECTIVES, "--collective gather", "--collective"),

@@ -216,6 +216,7 @@ fn what_is_not_there_is_one_clear_line() {
         ("--device cuda", ["cuda", "no NVIDIA driver"]),
         ("--hca mlx5 --transport ibgda", ["mlx5", ""]),
         ("--hca mlx5", ["mlx5", "--transport ibgda"]),
+        ("--hca soft", ["--hca soft: no work request", "--transport ibgda"]),
     ] {
         if args == "--device cuda" && Path::new("/dev/nvidiactl").exists() {
             println!("skipped: {args}: this machine has an NVIDIA driver");
