@@ -62,12 +62,27 @@ impl Connection {
     }
 }
 
+/// Refuses the HCA that moves nothing, whether the command line or the environment names it; `why`
+/// says what would not happen.
+///
+/// # Errors
+/// It is the one.
+pub fn refuse_null(config: &Config, why: &str) -> Result<(), Error> {
+    match config.hca() {
+        Hca::Null => Err(Error::Usage(format!(
+            "--hca null, or OXSHMEM_HCA=null, moves nothing, so {why}; leave it out, or give another HCA"
+        ))),
+        _ => Ok(()),
+    }
+}
+
 /// Refuses a job in which no work request would go through the requested HCA.
 ///
 /// # Errors
 /// Another HCA is in use, or none.
 pub fn require_hca(pe: &Pe, hca: Option<&Hca>) -> Result<(), Error> {
     let wanted = match hca {
+        Some(Hca::Soft) => "soft",
         Some(Hca::Mlx5 { .. }) => "mlx5",
         Some(Hca::Verbs { .. }) => "verbs",
         Some(Hca::Null) => NULL,
@@ -98,4 +113,23 @@ pub fn paths(pe: &Pe) -> String {
         }
     }
     if names.is_empty() { "none".to_owned() } else { names.join("+") }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_moves_nothing_is_refused_wherever_it_comes_from() {
+        let config = |hca: Option<Hca>, vars: &[(&str, &str)]| {
+            let connection = Connection { device: None, transport: None, hca, qps: None };
+            connection.config(vars.iter().copied()).unwrap()
+        };
+        for config in [config(Some(Hca::Null), &[]), config(None, &[("OXSHMEM_HCA", "null")])] {
+            let error = refuse_null(&config, "nothing would end").unwrap_err().to_string();
+            assert!(error.contains("moves nothing, so nothing would end"), "{error}");
+        }
+        refuse_null(&config(Some(Hca::Soft), &[("OXSHMEM_HCA", "null")]), "").unwrap();
+    }
 }

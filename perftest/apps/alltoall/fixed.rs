@@ -159,9 +159,8 @@ impl<'a, 'b> Exchange<'a, 'b> {
             if let Some(byte) = self.session.options.corrupt.filter(|_| me == 0 && sender + 1 == npes) {
                 found.iter_mut().skip(byte as usize).take(1).for_each(|byte| *byte ^= 1);
             }
-            let sent = pattern::source(seed(bytes as u64, sender), room * npes + SLACK);
-            let from = pattern::shift(last) + me * room;
-            pattern::check("what another PE sent", &sent[from..from + bytes], &found)?;
+            let sent = pattern::part(seed(bytes as u64, sender), (pattern::shift(last) + me * room) as u64, bytes);
+            pattern::check("what another PE sent", &sent, &found)?;
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Parser, ValueEnum};
 use oxshmem::Config;
 use oxshmem::device::takes_gpu;
-use oxshmem_perftest::connection::Connection;
+use oxshmem_perftest::connection::{self, Connection};
 use oxshmem_perftest::error::Error;
 use oxshmem_perftest::options::{APPLICATION_THREADS, require_svg, size, sizes};
 
@@ -162,9 +162,7 @@ impl Options {
                 );
             }
         }
-        if self.connection.hca == Some(oxshmem::config::Hca::Null) {
-            return refuse("--hca null moves nothing, so no message would ever arrive".to_owned());
-        }
+        connection::refuse_null(&config, "no message would ever arrive")?;
         if self.via.is_some() && self.mode == Mode::Moe {
             return refuse("--via is for --mode fixed: tokens travel by puts".to_owned());
         }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
 use oxshmem::Config;
-use oxshmem_perftest::connection::Connection;
+use oxshmem_perftest::connection::{self, Connection};
 use oxshmem_perftest::error::Error;
 use oxshmem_perftest::options::APPLICATION_THREADS;
 
@@ -147,6 +147,14 @@ impl Options {
         Mesh { nx: self.nx, ny: self.ny }
     }
 
+    /// Returns the rows of the mesh in a job of `npes` PEs.
+    pub fn height(&self, npes: u32) -> u64 {
+        match self.scaling {
+            Some(Scaling::Weak) => (self.ny - 2) * u64::from(npes) + 2,
+            Some(Scaling::Strong) | None => self.ny,
+        }
+    }
+
     /// Returns the variants to run.
     pub fn variants(&self) -> Vec<Variant> {
         match self.variant {
@@ -159,10 +167,15 @@ impl Options {
 
     /// Returns what to compare with, decided.
     pub fn check(&self) -> Check {
+        self.check_of(self.ny)
+    }
+
+    /// Returns the same for a mesh of `ny` rows.
+    fn check_of(&self, ny: u64) -> Check {
         /// Points that one thread computes in a few seconds.
         const FEW: u64 = 1 << 32;
         match self.check {
-            Check::Auto if self.nx.saturating_mul(self.ny).saturating_mul(self.niter) <= FEW => Check::Serial,
+            Check::Auto if self.nx.saturating_mul(ny).saturating_mul(self.niter) <= FEW => Check::Serial,
             Check::Auto => Check::Single,
             check => check,
         }
@@ -183,11 +196,7 @@ impl Options {
                 end.to_uppercase()
             )));
         }
-        if self.connection.hca == Some(oxshmem::config::Hca::Null) {
-            return Err(Error::Usage(
-                "--hca null moves nothing, so no PE would ever get its neighbours' rows".to_owned(),
-            ));
-        }
+        connection::refuse_null(&config, "no PE would ever get its neighbours' rows")?;
         if self.tolerance > 0.0 && self.norm_every == 0 {
             return Err(Error::Usage("--tolerance needs the norm, and --norm-every 0 computes none".to_owned()));
         }
@@ -196,7 +205,12 @@ impl Options {
                 "--plot draws the speedup over the number of PEs: give --scaling at least --npes 2".to_owned(),
             ));
         }
-        self.mesh().check(self.npes as usize, self.check() == Check::Single, config.heap_max())?;
+        // With --scaling one PE has the most rows of a mesh that stays as it is, and the most PEs
+        // have the largest one that grows.
+        for npes in if self.scaling.is_some() { [1, self.npes] } else { [self.npes; 2] } {
+            let mesh = Mesh { nx: self.nx, ny: self.height(npes) };
+            mesh.check(npes as usize, self.check_of(mesh.ny) == Check::Single, config.heap_max())?;
+        }
         Ok(config)
     }
 }

@@ -18,14 +18,6 @@ fn numbers(most: u32) -> Vec<u32> {
     (1..=most).filter(|n| *n <= EVERY || n.is_power_of_two() || *n == most).collect()
 }
 
-/// Rows of the mesh for `npes` PEs.
-fn height(options: &Options, scaling: Scaling, npes: u32) -> u64 {
-    match scaling {
-        Scaling::Strong => options.ny,
-        Scaling::Weak => (options.ny - 2) * u64::from(npes) + 2,
-    }
-}
-
 /// Measures, prints the table, and writes the requested files. `args` are the command line's,
 /// without the program's name.
 ///
@@ -38,7 +30,8 @@ pub fn run(options: &Options, scaling: Scaling, args: &[String]) -> Result<ExitC
         Scaling::Weak => "weak",
     };
     for npes in numbers(options.npes) {
-        let more = ["--ny".to_owned(), height(options, scaling, npes).to_string(), "--lines".to_owned()];
+        let own = ["--npes".to_owned(), npes.to_string(), "--ny".to_owned(), options.height(npes).to_string()];
+        let more = own.into_iter().chain(["--lines".to_owned()]);
         let answer = match step::rows::<Row>(npes, plain(args).into_iter().chain(more), None)? {
             Ok(answer) => answer,
             Err(complaints) => {
@@ -64,10 +57,10 @@ pub fn run(options: &Options, scaling: Scaling, args: &[String]) -> Result<ExitC
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the arguments of one job: without those of the table, and without the rows, which
-/// follow.
+/// Returns the arguments of one job: without those of the table, and without the PEs and the rows,
+/// which follow.
 fn plain(args: &[String]) -> Vec<String> {
-    const LEFT_OUT: [&str; 4] = ["--scaling", "--json", "--plot", "--ny"];
+    const LEFT_OUT: [&str; 5] = ["--scaling", "--json", "--plot", "--npes", "--ny"];
     let mut rest = args.iter();
     let mut kept = Vec::new();
     while let Some(arg) = rest.next() {
@@ -110,8 +103,10 @@ mod tests {
 
     #[test]
     fn jobs_get_the_options_that_are_theirs() {
-        let args: Vec<String> =
-            "--scaling weak --nx 8 --json=a --ny 9 --plot b.svg --variant p".split(' ').map(str::to_owned).collect();
+        let args: Vec<String> = "--scaling weak --nx 8 --json=a --ny 9 --npes 4 --plot b.svg --variant p"
+            .split(' ')
+            .map(str::to_owned)
+            .collect();
         assert_eq!(plain(&args), ["--nx", "8", "--variant", "p"]);
     }
 }

@@ -9,22 +9,27 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::FromArgMatches;
-use oxshmem::{LaunchConfig, Module, OnStream, Operations, Pe, ReduceOp, Stream, SymmetricSlice, SymmetricView};
+use oxshmem::config::ByteSize;
+use oxshmem::{
+    Config, LaunchConfig, Module, OnStream, Operations, Pe, ReduceOp, Stream, SymmetricSlice, SymmetricView,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::connection;
-use crate::error::Error;
-use crate::pattern::{self, SLACK};
+use crate::error::{Error, Mismatch};
+use crate::output;
+use crate::pattern::{self, SLACK, chunks};
 use crate::plot;
 use crate::report::{Column, Job, Posted, Table, rounded, verdict};
 use crate::stats::Percentiles;
 use crate::verdicts::{Verdicts, end_if_wrong};
 
 pub use options::{On, Program, Scopes};
+pub(crate) use point::needed;
 pub use point::{Collective, Scope};
 
 use options::{Options, Plan, points};
-use point::Point;
+use point::{Point, room};
 
 oxshmem::include_module!(KERNELS, "perftest_collectives");
 
@@ -138,11 +143,20 @@ struct Session<'a> {
 fn measure(pe: &Pe, options: &Options, plan: &Plan) -> Result<(), Error> {
     connection::require_hca(pe, options.connection.hca.as_ref())?;
     let npes = pe.n_pes() as u64;
-    let largest = plan.sizes.last().copied().unwrap_or_default();
-    let room = |bytes: fn(Collective, u64, u64) -> u64| {
-        plan.collectives.iter().map(|one| bytes(*one, largest, npes)).max().unwrap_or(8).max(8 * npes)
-    };
     let first = pe.my_pe() == 0;
+    let sizes = fitting(plan, npes)?;
+    if let Some(left) = plan.sizes.get(sizes.len()).filter(|_| first) {
+        output::line(format_args!(
+            "# {} bytes and more are not measured by default: {npes} PEs need {} each, more\n#   than {} of OXSHMEM_HEAP_MAX={}; \
+             raise it, or give --max",
+            left,
+            ByteSize(needed(&plan.collectives, *left, npes)),
+            ByteSize(room_of(&plan.config)),
+            plan.config.heap_max(),
+        ))?;
+    }
+    let largest = sizes.last().copied().unwrap_or_default();
+    let room = |bytes: fn(Collective, u64, u64) -> u64| room(&plan.collectives, |one| bytes(one, largest, npes), npes);
     let session = Session {
         pe,
         options,
@@ -157,7 +171,7 @@ fn measure(pe: &Pe, options: &Options, plan: &Plan) -> Result<(), Error> {
     };
     let columns = Row::columns(plan.program);
     let mut table = Table::new(Row::title, columns, options.json.as_deref().filter(|_| first))?;
-    for point in points(plan) {
+    for point in points(plan, sizes) {
         let (row, wrong) = session.point(point)?;
         if let Some(row) = row {
             table.add(row)?;
@@ -179,6 +193,31 @@ fn measure(pe: &Pe, options: &Options, plan: &Plan) -> Result<(), Error> {
     verdicts.close()
 }
 
+/// Returns the bytes of symmetric memory that a test may take with a configuration: the library has
+/// the rest for itself.
+pub(crate) fn room_of(config: &Config) -> u64 {
+    config.heap_max().0 / 4 * 3
+}
+
+/// Returns the sizes to measure: those of the options, or, where the largest one is a default,
+/// those of them that the heap has room for.
+fn fitting(plan: &Plan, npes: u64) -> Result<&[u64], Error> {
+    let fits = |bytes: &u64| needed(&plan.collectives, *bytes, npes) <= room_of(&plan.config);
+    let number =
+        if plan.has_max { plan.sizes.len() } else { plan.sizes.iter().take_while(|bytes| fits(bytes)).count() };
+    if number == 0 {
+        return Err(Error::Usage(format!(
+            "{} bytes, the smallest size, need {} of symmetric memory at each of {npes} PEs, more than {} of OXSHMEM_HEAP_MAX={}; raise \
+             it, or give a smaller --min",
+            plan.sizes[0],
+            ByteSize(needed(&plan.collectives, plan.sizes[0], npes)),
+            ByteSize(room_of(&plan.config)),
+            plan.config.heap_max(),
+        )));
+    }
+    Ok(&plan.sizes[..number])
+}
+
 impl Session<'_> {
     /// Returns one point. PE 0 gets the row; it and the PEs that found wrong data get that as an
     /// error beside it. Collective.
@@ -187,9 +226,12 @@ impl Session<'_> {
         const BEFORE: u8 = 0xff;
         let (pe, me, npes) = (self.pe, self.pe.my_pe(), self.pe.n_pes());
         let (warmup, iters) = (self.options.warmup, self.plan.iters);
-        pe.write(&self.src, &point.source(me, npes))?;
-        let len = point.collective.result_bytes(point.bytes, npes as u64) as usize;
-        pe.write(&self.dst, &vec![BEFORE; len])?;
+        for (at, bytes) in chunks(point.source_bytes(npes)) {
+            pe.write(self.src.view(at as usize..(at + bytes) as usize), &point.given(me, at, bytes))?;
+        }
+        for (at, bytes) in chunks(point.result_bytes(npes)) {
+            pe.write(self.dst.view(at as usize..(at + bytes) as usize), &vec![BEFORE; bytes as usize])?;
+        }
         pe.barrier_all()?;
         if warmup != 0 {
             self.launch(point, 0, warmup)?;
@@ -199,12 +241,16 @@ impl Session<'_> {
         let posted = Posted::so_far(pe)?.since(before);
         pe.barrier_all()?;
 
-        let expected = point.result(me, npes, warmup + iters - 1, BEFORE);
-        let mut found = pe.read(self.dst.view(..len))?;
-        if let Some(at) = self.options.corrupt.filter(|_| me == 0) {
-            found.iter_mut().skip(at as usize).take(1).for_each(|byte| *byte ^= 1);
+        let mut checked = Ok(());
+        for (at, bytes) in chunks(point.result_bytes(npes)) {
+            let expected = point.result((me, npes), warmup + iters - 1, BEFORE, (at, bytes));
+            let mut found = pe.read(self.dst.view(at as usize..(at + bytes) as usize))?;
+            if let Some(byte) = self.options.corrupt.filter(|_| me == 0).and_then(|byte| byte.checked_sub(at)) {
+                found.iter_mut().skip(byte as usize).take(1).for_each(|byte| *byte ^= 1);
+            }
+            let wrong = pattern::check("what the collective left", &expected, &found);
+            checked = checked.and(wrong.map_err(|wrong| Mismatch { offset: at + wrong.offset, ..wrong }));
         }
-        let mut checked = pattern::check("what the collective left", &expected, &found);
         if point.collective.is_meeting() {
             checked = checked.and(self.check_meeting(point)?);
         }
@@ -313,7 +359,7 @@ impl Session<'_> {
     }
 
     /// Returns whether barriers and syncs order what is stored before them.
-    fn check_meeting(&self, point: Point) -> Result<Result<(), crate::error::Mismatch>, Error> {
+    fn check_meeting(&self, point: Point) -> Result<Result<(), Mismatch>, Error> {
         let Some(scope) = point.scope else { return self.check_meeting_on_stream(point) };
         let function = self.module.kernel(&format!("meetings_{}", scope.name()))?;
         self.pe.write(&self.times, &[u64::MAX])?;
@@ -327,7 +373,7 @@ impl Session<'_> {
 
     /// Checks the same on a stream: a word is put to the next PE before a barrier; before a sync
     /// each PE writes its own, which the next one gets.
-    fn check_meeting_on_stream(&self, point: Point) -> Result<Result<(), crate::error::Mismatch>, Error> {
+    fn check_meeting_on_stream(&self, point: Point) -> Result<Result<(), Mismatch>, Error> {
         let (pe, me, npes) = (self.pe, self.pe.my_pe(), self.pe.n_pes());
         let (next, before) = ((me + 1) % npes, (me + npes - 1) % npes);
         let on = pe.on(&self.stream);

@@ -4,11 +4,10 @@ use std::path::PathBuf;
 
 use clap::{CommandFactory, Parser, ValueEnum};
 use oxshmem::Config;
-use oxshmem::config::Hca;
 use oxshmem::device::takes_gpu;
 
 use super::point::{Collective, Point, Scope};
-use crate::connection::Connection;
+use crate::connection::{self, Connection};
 use crate::error::Error;
 use crate::options::{require_svg, size, sizes};
 
@@ -108,7 +107,7 @@ pub(super) struct Options {
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Option<u32>,
     /// Blocks of the calling grid, in grid scope.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     ctas: Option<u32>,
     /// Threads that call together, in a kernel [default: all; of shmem_collective_bw: grid].
     #[arg(long, value_enum)]
@@ -137,6 +136,8 @@ pub(super) struct Plan {
     /// Those that call in a kernel; `None`: a stream.
     pub scopes: Vec<Option<Scope>>,
     pub sizes: Vec<u64>,
+    /// Whether the largest was given.
+    pub has_max: bool,
     pub iters: u64,
     pub threads: u32,
     pub ctas: u32,
@@ -168,9 +169,7 @@ impl Options {
                 );
             }
         }
-        if self.connection.hca == Some(Hca::Null) {
-            return refuse("--hca null moves nothing, so no collective would ever end".to_owned());
-        }
+        connection::refuse_null(&config, "no collective would ever end")?;
         let scopes = match self.on {
             On::Stream if self.scope.is_some() || self.threads.is_some() || self.ctas.is_some() => {
                 return refuse(
@@ -215,6 +214,7 @@ impl Options {
             collectives: if self.collective.is_empty() { all.to_vec() } else { self.collective.clone() },
             scopes,
             sizes,
+            has_max: self.max.is_some(),
             iters: self.iters.unwrap_or(iters),
             threads: self.threads.unwrap_or(if small { 64 } else { 512 }),
             ctas: self.ctas.unwrap_or(if small { 4 } else { 64 }),
@@ -223,12 +223,12 @@ impl Options {
     }
 }
 
-/// Returns everything to measure, in order.
-pub(super) fn points(plan: &Plan) -> Vec<Point> {
+/// Returns everything to measure in these sizes, in order.
+pub(super) fn points(plan: &Plan, sizes: &[u64]) -> Vec<Point> {
     let mut points = Vec::new();
     for &collective in &plan.collectives {
         for &scope in &plan.scopes {
-            let sizes = if collective.is_meeting() { &[0][..] } else { &plan.sizes };
+            let sizes = if collective.is_meeting() { &[0][..] } else { sizes };
             points.extend(sizes.iter().map(|&bytes| Point { collective, scope, bytes }));
         }
     }
@@ -253,13 +253,13 @@ mod tests {
     #[test]
     fn options_are_read() {
         let plan = parse("--collective reduce --collective barrier -b 16 -e 64 -f 4 --scope warp -n 3").unwrap();
-        let points = points(&plan);
+        let points = points(&plan, &plan.sizes);
         let found: Vec<_> = points.iter().map(|point| (point.collective.name(), point.bytes)).collect();
         assert_eq!(found, [("reduce", 16), ("reduce", 64), ("barrier", 0)]);
         assert_eq!(parse("").unwrap().collectives, Collective::ALL);
         assert_eq!(parse("").unwrap().scopes.len(), 4);
         assert_eq!(parse("--on stream").unwrap().scopes, [None]);
-        let bandwidth = parse_for(Program::Bandwidth, "--ctas 7").unwrap();
+        let bandwidth = parse_for(Program::Bandwidth, "-c 7").unwrap();
         assert_eq!((bandwidth.scopes, bandwidth.ctas), (vec![Some(Scope::Grid)], 7));
         assert_eq!(bandwidth.collectives, Collective::ALL[2..]);
     }

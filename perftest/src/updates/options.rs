@@ -4,10 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
+use oxshmem::config::Hca;
 use oxshmem::device::takes_gpu;
 use oxshmem::{AggregateOptions, Config};
 
-use crate::connection::Connection;
+use crate::connection::{self, Connection};
 use crate::error::Error;
 use crate::options::size;
 
@@ -126,6 +127,8 @@ pub struct Plan {
     pub ctas: u32,
     /// Threads per CTA.
     pub threads: u32,
+    /// An HCA that must be in use.
+    pub hca: Option<Hca>,
     /// The library's configuration.
     pub config: Config,
     /// The file for lines of JSON.
@@ -138,6 +141,7 @@ impl Common {
     /// Fills in what was left out.
     fn plan(&self, app: &'static str, updates: Option<u64>) -> Result<Plan, Error> {
         let config = self.connection.config(std::env::vars_os())?;
+        connection::refuse_null(&config, "no update would ever arrive")?;
         let gpu = takes_gpu(config.device());
         let aggregate = AggregateOptions::new().segment(self.segment).age(Duration::from_micros(self.age));
         aggregate.check().map_err(|error| Error::Usage(format!("--segment, --age: {error}")))?;
@@ -154,6 +158,7 @@ impl Common {
             aggregate,
             ctas: self.ctas.unwrap_or(if gpu { 32 } else { 1 }),
             threads: self.threads.unwrap_or(if gpu { 256 } else { 32 }),
+            hca: self.connection.hca.clone(),
             config,
             json: self.json.clone(),
             corrupt: self.corrupt,
