@@ -3,7 +3,11 @@
 use std::process::Command;
 use std::time::SystemTime;
 
-/// The GPUs of this machine.
+use cudarc::driver::result::device;
+use oxshmem::config::Device;
+use oxshmem::device::takes_gpu;
+
+/// The GPUs that this process sees, in the driver's order: `CUDA_VISIBLE_DEVICES` says which.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gpus {
     /// Model of the first.
@@ -12,41 +16,86 @@ pub struct Gpus {
     pub driver: String,
     /// How many.
     pub number: u32,
+    /// Bytes of memory that are free on each; `None` where nvidia-smi does not say it, as of a part
+    /// of a GPU.
+    pub free: Vec<Option<u64>>,
+}
+
+/// What nvidia-smi says of a GPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Said {
+    uuid: String,
+    driver: String,
+    free: Option<u64>,
+}
+
+impl Said {
+    /// The options of the query.
+    const QUERY: [&'static str; 2] = ["--query-gpu=uuid,driver_version,memory.free", "--format=csv,noheader,nounits"];
+
+    /// Parses what it prints for [`QUERY`](Self::QUERY).
+    fn parse(text: &str) -> Vec<Self> {
+        let line = |line: &str| {
+            let [uuid, driver, free] = line.split(", ").collect::<Vec<_>>().try_into().ok()?;
+            let mebibytes = free.trim().parse::<u64>().ok();
+            let (uuid, driver) = (uuid.to_owned(), driver.to_owned());
+            Some(Self { uuid, driver, free: mebibytes.map(|mebibytes| mebibytes << 20) })
+        };
+        text.lines().filter_map(line).collect()
+    }
+
+    /// Runs nvidia-smi, a program that comes with every driver.
+    fn all() -> Vec<Self> {
+        let output = Command::new("nvidia-smi").args(Self::QUERY).output().ok();
+        let output = output.filter(|output| output.status.success());
+        output.map_or_else(Vec::new, |output| Self::parse(&String::from_utf8_lossy(&output.stdout)))
+    }
 }
 
 impl Gpus {
-    /// Parses what `nvidia-smi --query-gpu=name,driver_version --format=csv,noheader` prints.
-    fn parse(text: &str) -> Option<Self> {
-        let first = text.lines().next()?;
-        let (model, driver) = first.rsplit_once(", ")?;
+    /// Returns the GPUs that the driver shows this process, without a context on any of them;
+    /// `None` if there are none. nvidia-smi, which sees all of the host, adds the driver's version
+    /// and the free memory.
+    pub fn find() -> Option<Self> {
+        // The driver is initialised after this, if it can be used at all.
+        if !takes_gpu(Device::Auto) {
+            return None;
+        }
+        let seen = |index: i32| {
+            let gpu = device::get(index).ok()?;
+            Some((
+                device::get_name(gpu).ok()?,
+                uuid(device::get_uuid(gpu).ok()?.bytes.map(|byte| byte.to_ne_bytes()[0])),
+            ))
+        };
+        let seen: Vec<(String, String)> = (0..device::get_count().ok()?).map_while(seen).collect();
+        Self::of(&seen, &Said::all())
+    }
+
+    /// Returns the GPUs that are `seen`, by model and identifier, with what is `said` of them.
+    fn of(seen: &[(String, String)], said: &[Said]) -> Option<Self> {
+        let (model, _) = seen.first()?;
+        let free = |uuid: &str| said.iter().find(|one| one.uuid == uuid).and_then(|one| one.free);
         Some(Self {
-            model: model.to_owned(),
-            driver: driver.to_owned(),
-            number: u32::try_from(text.lines().count()).ok()?,
+            model: model.clone(),
+            driver: said.first().map_or_else(|| "unknown".to_owned(), |one| one.driver.clone()),
+            number: u32::try_from(seen.len()).ok()?,
+            free: seen.iter().map(|(_, uuid)| free(uuid)).collect(),
         })
     }
 
-    /// Returns the GPUs that nvidia-smi names, a program that comes with every driver; `None` if
-    /// there are none.
-    pub fn find() -> Option<Self> {
-        let query = ["--query-gpu=name,driver_version", "--format=csv,noheader"];
-        let output = Command::new("nvidia-smi").args(query).output().ok().filter(|output| output.status.success())?;
-        Self::parse(&String::from_utf8_lossy(&output.stdout))
+    /// Returns the bytes that are free on every one of the first `pes` GPUs, which that many PEs
+    /// use; `None` if that is not known of any.
+    pub fn least_free(&self, pes: u32) -> Option<u64> {
+        self.free.iter().take(pes as usize).flatten().min().copied()
     }
 }
 
-/// Returns the bytes of memory that are free on every GPU, as nvidia-smi says; `None` if it says
-/// nothing.
-pub fn free_memory() -> Option<u64> {
-    let query = ["--query-gpu=memory.free", "--format=csv,noheader,nounits"];
-    let output = Command::new("nvidia-smi").args(query).output().ok().filter(|output| output.status.success())?;
-    least_mebibytes(&String::from_utf8_lossy(&output.stdout))
-}
-
-/// Returns the bytes of the lowest of lines of mebibytes.
-fn least_mebibytes(text: &str) -> Option<u64> {
-    let lines: Vec<u64> = text.lines().map(|line| line.trim().parse().ok()).collect::<Option<_>>()?;
-    lines.into_iter().min().map(|mebibytes| mebibytes << 20)
+/// Returns the identifier of a GPU as nvidia-smi writes it.
+fn uuid(bytes: [u8; 16]) -> String {
+    let hexadecimal: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let parts = [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| &hexadecimal[part]);
+    format!("GPU-{}", parts.join("-"))
 }
 
 /// Returns the year, the month and the day of a number of days since 1970-01-01: by Howard
@@ -68,6 +117,7 @@ pub fn today() -> String {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
@@ -79,19 +129,41 @@ mod tests {
         }
     }
 
-    #[test]
-    fn the_least_memory_counts() {
-        assert_eq!(least_mebibytes("81000\n 80000\n"), Some(80000 << 20));
-        assert_eq!(least_mebibytes("[N/A]\n"), None);
-        assert_eq!(least_mebibytes(""), None);
+    const SAID: &str = "GPU-00000000-0000-0000-0000-000000000001, 580.95.05, 81000\nGPU-00000000-0000-0000-0000-000000000002, 580.95.05, \
+                        12\nGPU-00000000-0000-0000-0000-000000000003, 580.95.05, [N/A]\n";
+
+    fn gpu(last: u8) -> (String, String) {
+        ("NVIDIA H200".to_owned(), uuid(std::array::from_fn(|at| if at == 15 { last } else { 0 })))
     }
 
     #[test]
-    fn gpus_are_read_from_the_tool() {
-        let text = "NVIDIA H200, 580.95.05\nNVIDIA H200, 580.95.05\n";
-        let gpus = Gpus { model: "NVIDIA H200".to_owned(), driver: "580.95.05".to_owned(), number: 2 };
-        assert_eq!(Gpus::parse(text), Some(gpus));
-        assert_eq!(Gpus::parse(""), None);
-        assert_eq!(Gpus::parse("No devices were found\n"), None);
+    fn only_gpus_that_are_seen_count() {
+        let gpus = |seen: &[u8]| {
+            let seen: Vec<_> = seen.iter().map(|last| gpu(*last)).collect();
+            Gpus::of(&seen, &Said::parse(SAID))
+        };
+        // The second of the host is full, and not seen.
+        let found = gpus(&[3, 1]).unwrap();
+        assert_eq!((found.number, found.driver.as_str(), found.model.as_str()), (2, "580.95.05", "NVIDIA H200"));
+        assert_eq!(
+            (found.free.clone(), found.least_free(2), found.least_free(1)),
+            (vec![None, Some(81000 << 20)], Some(81000 << 20), None)
+        );
+        assert_eq!(gpus(&[1, 2]).unwrap().least_free(2), Some(12 << 20));
+        // One that is seen and not used.
+        assert_eq!(gpus(&[1, 2]).unwrap().least_free(1), Some(81000 << 20));
+        assert_eq!(gpus(&[]), None);
+        assert_eq!(Gpus::of(&[gpu(1)], &[]).unwrap().driver, "unknown");
+    }
+
+    #[test]
+    fn what_the_tool_prints_is_read() {
+        assert_eq!(
+            Said::parse(SAID).iter().map(|one| one.free).collect::<Vec<_>>(),
+            [Some(81000 << 20), Some(12 << 20), None]
+        );
+        assert_eq!(Said::parse("No devices were found\n"), []);
+        let bytes = std::array::from_fn(|at| 0xa0 + at as u8);
+        assert_eq!(uuid(bytes), "GPU-a0a1a2a3-a4a5-a6a7-a8a9-aaabacadaeaf");
     }
 }

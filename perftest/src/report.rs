@@ -32,7 +32,7 @@ pub struct Job {
     /// What PE 0 posted in the measured iterations.
     #[serde(flatten)]
     pub posted: Posted,
-    /// GPU model; null without a GPU, or without nvidia-smi.
+    /// GPU model; null without a GPU.
     pub gpu: Option<String>,
     /// The driver's version; null likewise.
     pub driver: Option<String>,

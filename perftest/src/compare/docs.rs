@@ -130,7 +130,9 @@ impl Baseline {
     /// It cannot be drawn.
     pub fn plot(&self) -> Result<Option<String>, Error> {
         match &self.results {
-            Results::Comparison(lines) if is_comparable(lines) => plot::ratios(lines).map(Some),
+            Results::Comparison(lines) if is_comparable(lines) => {
+                plot::ratios(lines).map(Some).map_err(|reason| Error::Plot { path: "the ratios".into(), reason })
+            }
             Results::Transports(pairs) => {
                 let failed = |reason| Error::Plot { path: self.plot_name().into(), reason };
                 transports::svg(pairs).map(Some).map_err(failed)

@@ -24,6 +24,7 @@ use oxshmem::Config;
 
 use crate::error::Error;
 use crate::machine::{self, Gpus};
+use crate::options::{require_place, require_svg};
 use crate::output;
 use crate::scratch::Scratch;
 use collectives::sides::Kind;
@@ -92,12 +93,19 @@ pub fn main() -> ExitCode {
         return collectives::as_pe(rest);
     }
     let arguments = Arguments::parse();
-    let compared =
-        if arguments.collectives.collectives { compare_collectives(&arguments) } else { compare(&arguments) };
+    let compared = check_places(&arguments).and_then(|()| {
+        if arguments.collectives.collectives { compare_collectives(&arguments) } else { compare(&arguments) }
+    });
     match compared {
         Ok(status) => status,
         Err(error) => error.report("compare"),
     }
+}
+
+/// Refuses files that cannot be written at the end.
+fn check_places(arguments: &Arguments) -> Result<(), Error> {
+    arguments.json.as_deref().map_or(Ok(()), |json| require_place("--json", json))?;
+    arguments.plot.as_deref().map_or(Ok(()), require_svg)
 }
 
 /// Returns the rows of `only`, and the limits that they refer to; all if it names none.
@@ -138,6 +146,9 @@ fn list(rows: &[&Row]) -> Result<(), Error> {
 /// The least repetitions with which two builds of one program, or two ways of posting, are
 /// compared: they differ by less than two libraries do.
 const LEAST_OF_ONE_PROGRAM: u32 = 7;
+
+/// What is said of libraries that could use multicast over the switch, and are run without it.
+const WITHOUT_MULTICAST: &str = "multicast (NVLS) off";
 
 /// The variable that says whether device code writes doorbell records.
 const RECORDS: &str = "OXSHMEM_IBGDA_DOORBELL_RECORD";
@@ -247,9 +258,10 @@ fn compare_collectives(arguments: &Arguments) -> Result<ExitCode, Error> {
         json: arguments.json.as_deref(),
         plot: arguments.plot.as_deref(),
         timeout: Duration::from_secs(arguments.timeout),
+        others_are: WITHOUT_MULTICAST,
         folder: scratch.path().to_owned(),
     };
-    collectives::compare(&request, |most| {
+    collectives::compare(&request, draw, |most| {
         let (mut kinds, mut missing) = (Vec::new(), Vec::new());
         // Two buffers, and as much as the library takes for itself.
         let heap = 2 * most + (1 << 30);
@@ -277,7 +289,7 @@ fn compare(arguments: &Arguments) -> Result<ExitCode, Error> {
     let ours = Program { side: "ours", path: ours, env, fresh_file: None, oxrun: None };
     let gpus = Gpus::find().ok_or_else(|| {
         Error::Usage(
-            "nvidia-smi names no GPU; the comparison needs at least two NVIDIA GPUs joined by a link, and one for the rows of the null card".to_owned(),
+            "the driver shows no GPU; the comparison needs at least two NVIDIA GPUs joined by a link, and one for the rows of the null card".to_owned(),
         )
     })?;
     let pes = arguments.pes.unwrap_or(gpus.number.clamp(2, 4));
@@ -328,7 +340,7 @@ fn compare(arguments: &Arguments) -> Result<ExitCode, Error> {
         their_library: their_answers.library.clone().map(|library| match arguments.other() {
             "previous" => format!("{library}, an earlier build"),
             "records" => format!("{library}, with doorbell records"),
-            _ => library,
+            _ => format!("{library}, {WITHOUT_MULTICAST}"),
         }),
     };
     let lines = lines(&rows, &our_answers, &their_answers, &setting);
@@ -339,7 +351,6 @@ fn compare(arguments: &Arguments) -> Result<ExitCode, Error> {
         output::line(format_args!("posted to the null card with {RECORDS}={records}"))?;
     }
     output::line(format_args!("{table}"))?;
-    write(arguments, &lines)?;
     let mut failed = false;
     for (side, answers) in [("ours", &our_answers), (arguments.other(), &their_answers)] {
         for (row, text) in &answers.failures {
@@ -347,6 +358,7 @@ fn compare(arguments: &Arguments) -> Result<ExitCode, Error> {
             eprintln!("compare: {side}, {row}: {text}");
         }
     }
+    write(arguments, &lines)?;
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
@@ -391,11 +403,22 @@ fn write(arguments: &Arguments, lines: &[Line]) -> Result<(), Error> {
             writeln!(file, "{text}").map_err(failed)?;
         }
     }
-    if let Some(path) = &arguments.plot {
-        let failed = |source| Error::Output { path: path.clone(), source };
-        std::fs::write(path, plot::ratios(lines)?).map_err(failed)?;
+    arguments.plot.as_deref().map_or(Ok(()), |path| draw(path, plot::ratios(lines)))
+}
+
+/// Writes a plot. Where there is nothing to draw it is left out with a remark: that takes nothing
+/// from what was measured.
+///
+/// # Errors
+/// The file cannot be written.
+fn draw(path: &Path, drawn: Result<String, String>) -> Result<(), Error> {
+    match drawn {
+        Ok(svg) => std::fs::write(path, svg).map_err(|source| Error::Output { path: path.to_owned(), source }),
+        Err(reason) => {
+            eprintln!("compare: --plot {} is left out: {reason}", path.display());
+            Ok(())
+        }
     }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -436,6 +459,25 @@ mod tests {
         assert!(posting(select(&["get_warp".to_owned()]).unwrap()).is_err());
         assert_eq!(Arguments::try_parse_from(["compare"]).unwrap().variables(), [Vec::new(), Vec::new()]);
         assert!(Arguments::try_parse_from(["compare", "--without-records", "--previous", "a"]).is_err());
+    }
+
+    #[test]
+    fn files_are_looked_at_first_and_an_empty_plot_is_left_out() {
+        let error = |args: &[&str]| {
+            let arguments = Arguments::try_parse_from([&["compare"], args].concat()).unwrap();
+            check_places(&arguments).unwrap_err().to_string()
+        };
+        assert!(error(&["--json", "/nonexistent/a.jsonl"]).contains("/nonexistent"));
+        assert!(error(&["--plot", "/nonexistent/a.svg"]).contains("/nonexistent"));
+        assert!(error(&["--plot", "a.png"]).contains(".svg"));
+        check_places(&Arguments::try_parse_from(["compare"]).unwrap()).unwrap();
+        let scratch = Scratch::new("oxshmem-compare-test").unwrap();
+        let path = scratch.path().join("a.svg");
+        draw(&path, plot::ratios(&[])).unwrap();
+        assert!(!path.exists());
+        draw(&path, Ok("<svg>".to_owned())).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "<svg>");
+        assert!(draw(scratch.path(), Ok(String::new())).is_err());
     }
 
     #[test]

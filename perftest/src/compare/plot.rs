@@ -4,7 +4,6 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::report::{Line, Source};
-use crate::error::Error;
 
 const WIDTH: i32 = 1080;
 /// Where bars begin to have room: left of it stand the rows' titles.
@@ -19,16 +18,15 @@ const WORSE: RGBColor = RGBColor(190, 70, 50);
 /// on a logarithmic scale.
 ///
 /// # Errors
-/// Nothing can be drawn, or the backend refuses.
-pub fn ratios(lines: &[Line]) -> Result<String, Error> {
-    let failed = |reason: String| Error::Plot { path: "the ratios".into(), reason };
+/// The reason why they cannot be drawn.
+pub fn ratios(lines: &[Line]) -> Result<String, String> {
     let bars: Vec<(&Line, f64)> = lines
         .iter()
         .filter(|line| line.group != "link")
         .filter_map(|line| line.ratio.filter(|ratio| ratio.is_finite() && *ratio > 0.0).map(|ratio| (line, ratio)))
         .collect();
     let Some((first, _)) = bars.first() else {
-        return Err(failed("no row has figures of both sides".to_owned()));
+        return Err("no row has figures of both sides".to_owned());
     };
     // Whole powers of two around everything, 1 among them.
     let low = bars.iter().map(|bar| bar.1).fold(1.0, f64::min).log2().floor() as i32;
@@ -36,7 +34,7 @@ pub fn ratios(lines: &[Line]) -> Result<String, Error> {
     let x = |ratio: f64| {
         LEFT + ((ratio.log2() - f64::from(low)) / f64::from(high - low) * f64::from(RIGHT - LEFT)).round() as i32
     };
-    let count = i32::try_from(bars.len()).map_err(|_| failed("too many rows".to_owned()))?;
+    let count = i32::try_from(bars.len()).map_err(|_| "too many rows".to_owned())?;
     let bottom = TOP + count * STEP;
     let referred = bars.iter().any(|(line, _)| line.theirs_from == Some(Source::Reference));
     let size = (WIDTH as u32, (bottom + 52) as u32);
@@ -74,7 +72,7 @@ pub fn ratios(lines: &[Line]) -> Result<String, Error> {
         area.draw(&Text::new(note, (16, bottom + 26), text(15, HPos::Left)))?;
         area.present()
     })();
-    drawn.map_err(|error: DrawingAreaErrorKind<_>| failed(error.to_string()))?;
+    drawn.map_err(|error: DrawingAreaErrorKind<_>| error.to_string())?;
     Ok(svg)
 }
 
@@ -106,6 +104,6 @@ mod tests {
     #[test]
     fn nothing_to_compare_is_an_error() {
         let line = Line::new(table::find("signal_ping_pong").unwrap(), &[1000], &[], None, &setting());
-        assert!(ratios(&[line]).unwrap_err().to_string().contains("both sides"));
+        assert!(ratios(&[line]).unwrap_err().contains("both sides"));
     }
 }

@@ -70,6 +70,8 @@ pub struct Request<'a> {
     pub plot: Option<&'a Path>,
     /// Longest time of a command.
     pub timeout: Duration,
+    /// What is said of libraries beside ours.
+    pub others_are: &'a str,
     /// Where files are kept meanwhile.
     pub folder: PathBuf,
 }
@@ -113,12 +115,13 @@ fn largest(free: u64) -> u64 {
 }
 
 /// Compares. `others` returns the programs beside ours, for buffers of as many bytes, and why
-/// others are missing.
+/// others are missing; `draw` writes a plot.
 ///
 /// # Errors
 /// Nothing can be compared.
 pub fn compare(
     request: &Request<'_>,
+    draw: impl FnOnce(&Path, Result<String, String>) -> Result<(), Error>,
     others: impl FnOnce(u64) -> Result<(Vec<Kind>, Vec<String>), Error>,
 ) -> Result<ExitCode, Error> {
     let calls = select(request.only)?;
@@ -132,7 +135,17 @@ pub fn compare(
     check_pes(pes, on_gpus, gpus.as_ref())?;
     let default = if on_gpus { 1 << 30 } else { 64 << 10 };
     let mut wanted = sizes((request.options.min, request.options.max), (8, default), FACTOR, ("buffers", 8))?;
-    let room = if on_gpus { machine::free_memory().map_or(u64::MAX, largest) } else { u64::MAX };
+    let free = gpus.as_ref().and_then(|gpus| gpus.least_free(pes));
+    let room = free.map_or(u64::MAX, largest);
+    if let Some(free) = free.filter(|_| wanted[0] > room) {
+        return Err(Error::Usage(format!(
+            "--collectives: {} MiB are free on a GPU, and {BUFFERS} buffers of {} beside {} for the programs need more; free memory, or \
+             choose other GPUs with CUDA_VISIBLE_DEVICES",
+            free >> 20,
+            ByteSize(wanted[0]),
+            ByteSize(BESIDE)
+        )));
+    }
     if let Some(first) = wanted.iter().find(|size| **size > room) {
         output::line(format_args!(
             "buffers of {} and more are not measured: the GPUs' free memory has room for {BUFFERS} of {} beside {}",
@@ -162,7 +175,11 @@ pub fn compare(
         pes,
         repetitions: request.repetitions,
         date: machine::today(),
-        libraries: run.sides.iter().filter_map(|side| side.library.clone()).collect(),
+        libraries: run
+            .sides
+            .iter()
+            .filter_map(|side| Some(described(side.kind.name(), side.library.as_ref()?, request.others_are)))
+            .collect(),
     };
     let on = setting.gpu.as_deref().unwrap_or("the cpu device");
     output::line(format_args!(
@@ -187,18 +204,24 @@ pub fn compare(
             rows.push(row);
         }
     }
-    finish(request.plot, json, &rows)?;
     for failure in &run.failures {
         eprintln!("compare: {failure}");
     }
+    finish(json, &rows)?;
+    request.plot.map_or(Ok(()), |path| draw(path, report::plot(&rows)))?;
     Ok(if run.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Returns what a library is called in results.
+fn described(side: &str, library: &str, others_are: &str) -> String {
+    if side == "ours" { library.to_owned() } else { format!("{library}, {others_are}") }
 }
 
 fn check_pes(pes: u32, on_gpus: bool, gpus: Option<&Gpus>) -> Result<(), Error> {
     let available = gpus.map_or(0, |gpus| gpus.number);
     if on_gpus && available < pes {
         return Err(Error::Usage(format!(
-            "--collectives: {pes} PEs need a GPU each, and nvidia-smi names {available}; give fewer --pes, or set OXSHMEM_DEVICE=cpu"
+            "--collectives: {pes} PEs need a GPU each, and the driver shows {available}; give fewer --pes, make more visible (CUDA_VISIBLE_DEVICES), or set OXSHMEM_DEVICE=cpu"
         )));
     }
     if pes > MOST_PES {
@@ -209,17 +232,14 @@ fn check_pes(pes: u32, on_gpus: bool, gpus: Option<&Gpus>) -> Result<(), Error> 
     Ok(())
 }
 
-/// Prints means and writes them, and draws the plot.
-fn finish(plot: Option<&Path>, json: Option<JsonLines>, rows: &[Row]) -> Result<(), Error> {
+/// Prints means and writes them.
+fn finish(json: Option<JsonLines>, rows: &[Row]) -> Result<(), Error> {
     if rows.iter().any(|row| row.line().contains('*')) {
         output::line(format_args!("* calls that are queued one by one, since they could not be captured"))?;
     }
     let means = report::means(rows);
     means.iter().try_for_each(|mean| output::line(format_args!("{}", mean.line())))?;
-    if let Some(mut json) = json {
-        means.iter().try_for_each(|mean| json.write(mean))?;
-    }
-    plot.map_or(Ok(()), |path| crate::plot::write(path, report::plot(rows)))
+    json.map_or(Ok(()), |mut json| means.iter().try_for_each(|mean| json.write(mean)))
 }
 
 /// The programs, and what went wrong with them.
@@ -324,11 +344,17 @@ mod tests {
     }
 
     #[test]
+    fn results_say_how_other_libraries_were_run() {
+        assert_eq!(described("ours", "OxSHMEM 1", "multicast off"), "OxSHMEM 1");
+        assert_eq!(described("nvshmem", "NVSHMEM 3", "multicast off"), "NVSHMEM 3, multicast off");
+    }
+
+    #[test]
     fn pes_need_gpus_and_exact_sums() {
-        let gpus = Gpus { model: "M".to_owned(), driver: "1".to_owned(), number: 2 };
+        let gpus = Gpus { model: "M".to_owned(), driver: "1".to_owned(), number: 2, free: vec![None; 2] };
         assert!(check_pes(2, true, Some(&gpus)).is_ok() && check_pes(8, false, None).is_ok());
         let error = |pes, on_gpus| check_pes(pes, on_gpus, Some(&gpus)).unwrap_err().to_string();
-        assert!(error(3, true).contains("nvidia-smi names 2") && error(9, false).contains("at most 8"));
+        assert!(error(3, true).contains("the driver shows 2") && error(9, false).contains("at most 8"));
     }
 
     fn run(script: &Script) -> Run {

@@ -16,10 +16,8 @@ use super::protocol::{Command, Reply};
 use crate::collectives::Collective;
 use crate::error::Error;
 use crate::output;
-use crate::pattern;
+use crate::pattern::{self, chunks};
 
-/// Bytes that are compared or written at a time.
-const CHUNK: u64 = 16 << 20;
 /// What results hold before a call.
 const BEFORE: u8 = 0xff;
 
@@ -116,7 +114,6 @@ impl Session<'_> {
             let room = self.src.len();
             return Err(Error::Usage(format!("{} needs {needed} bytes, and buffers have {room}", call.name)));
         }
-        let chunks = |bytes: u64| (0..bytes).step_by(CHUNK as usize).map(move |at| (at, CHUNK.min(bytes - at)));
         if self.given.replace(Some(call.element)) != Some(call.element) {
             for (at, bytes) in chunks(self.src.len() as u64) {
                 let data = call.given(me, at / element, bytes / element);
