@@ -30,7 +30,10 @@ pub struct Row {
     pub seed: u64,
     /// How uneven they were.
     pub skew: u64,
-    /// Milliseconds until all updates of all PEs were complete.
+    /// Launches that were timed; one in files of earlier releases.
+    #[serde(default = "once")]
+    pub rounds: u64,
+    /// Milliseconds until all updates of all PEs were complete: the median of the launches.
     pub ms: f64,
     /// 10^9 updates per second, over all PEs.
     pub gups: f64,
@@ -48,6 +51,10 @@ pub struct Row {
     pub acknowledgements: Option<u64>,
     /// Whether all data was right.
     pub verified: bool,
+}
+
+fn once() -> u64 {
+    1
 }
 
 impl Row {
