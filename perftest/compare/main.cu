@@ -502,8 +502,47 @@ private:
                 fail("PE %d, row %s: in %llu of %llu rounds another PE's word was not there", me_, row.name.c_str(),
                      static_cast<unsigned long long>(wrong), static_cast<unsigned long long>(kRounds));
             }
+        } else if (entry.call == stream_barrier_all || entry.call == stream_sync_all) {
+            barrier();
+            verify_stream_meeting(entry, row);
         }
         barrier();
+    }
+
+    // The same as check_meeting of kernels.h, on a stream: before a barrier a word is put to the
+    // next PE; before a sync each PE stores its own, which the next one gets.
+    void verify_stream_meeting(const Entry &entry, const Row &row) {
+        constexpr uint64_t kRounds = 20;
+        const bool at_home = entry.call == stream_sync_all;
+        const int next = (me_ + 1) % n_, before = (me_ + n_ - 1) % n_;
+        uint64_t *const words = reinterpret_cast<uint64_t *>(dst_);
+        uint64_t wrong = 0;
+        for (uint64_t round = 0; round < kRounds; ++round) {
+            const uint64_t turn = base_ + round;
+            const Queued meeting{dst_, src_, sizeof(turn), 0, next, stream_, words, turn};
+            if (at_home) {
+                CUDA(cudaMemcpyAsync(words, &turn, sizeof(turn), cudaMemcpyHostToDevice, stream_));
+            } else {
+                require(stream_p(meeting), "stream_p");
+            }
+            require(entry.call(meeting), entry.name);
+            if (at_home) {
+                const Queued fetch{dst_ + sizeof(turn), dst_, sizeof(turn), 0, before, stream_, words, turn};
+                require(stream_get(fetch), "stream_get");
+            }
+            CUDA(cudaStreamSynchronize(stream_));
+            uint64_t found = 0;
+            CUDA(cudaMemcpy(&found, words + (at_home ? 1 : 0), sizeof(found), cudaMemcpyDeviceToHost));
+            wrong += found != turn;
+            // The next round's words come after all PEs have looked.
+            require(entry.call(meeting), entry.name);
+            CUDA(cudaStreamSynchronize(stream_));
+        }
+        check();
+        if (wrong != 0) {
+            fail("PE %d, row %s: in %llu of %llu rounds another PE's word was not there", me_, row.name.c_str(),
+                 static_cast<unsigned long long>(wrong), static_cast<unsigned long long>(kRounds));
+        }
     }
 
     void verify_signals(const Row &row, uint64_t first, uint64_t n, uint64_t last) {
@@ -544,7 +583,7 @@ private:
     int me_, n_;
     bool posting_;
     uint64_t init_ns_;
-    uint64_t dst_bytes_ = 8, src_bytes_ = 8, signals_count_ = 1, clock_count_ = 2;
+    uint64_t dst_bytes_ = 16, src_bytes_ = 8, signals_count_ = 1, clock_count_ = 2;
     char *dst_ = nullptr, *src_ = nullptr;
     uint64_t *signals_ = nullptr, *clock_ = nullptr;
     const Context *contexts_ = nullptr;
