@@ -24,7 +24,7 @@ impl Value for DeviceChoice {
 
 impl Value for Collectives {
     const FORM: &'static str = "a list like `fcollect=push,broadcast=packets:4K/tree`: collectives `broadcast`, `collect`, `fcollect`, \
-        `alltoall`, `alltoalls`, `reduce`, `reducescatter`; algorithms `packets`, `push`, `levels`, for `broadcast` and `reduce` `tree` and `relay`, for `reduce` `oneshot`, and for `broadcast`, `fcollect` and `alltoall` `copy`, with \
+        `alltoall`, `alltoalls`, `reduce`, `reducescatter`; algorithms `packets`, `push`, `levels`, for `broadcast` and `reduce` `tree` and `relay`, for `reduce` `oneshot`, and for `broadcast`, `fcollect` and `alltoall` `copy`, and `library`, with \
         ascending sizes of which the last may be missing";
     fn parse(text: &str) -> Option<Self> {
         text.parse().ok()

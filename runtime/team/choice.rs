@@ -32,6 +32,11 @@ const ALGORITHMS: [(Algorithm, &str); 7] = [
 
 /// The algorithm up to this many bytes.
 type Step = (u64, Algorithm);
+/// The same as a user, or a file, has chosen it; `None` leaves these sizes to the library.
+type Chosen = (u64, Option<Algorithm>);
+
+/// The name of what leaves sizes to the library.
+const LIBRARY: &str = "library";
 
 const ANY: u64 = u64::MAX;
 const KIB: u64 = 1 << 10;
@@ -116,7 +121,9 @@ impl Shape {
 ///
 /// Written as `fcollect=push,broadcast=packets:4K/tree`: after the collective's name up to three
 /// algorithms separated by `/`, with ascending sizes; only the last may be without one. `push` is
-/// what is used beyond the last size. Entries that a team cannot use are skipped for that team:
+/// what is used beyond the last size. `library`, in place of an algorithm or after three, leaves
+/// sizes to the library, as if nothing were said of them: `reduce=packets:16K/push:1M/library`.
+/// Entries that a team cannot use are skipped for that team:
 /// `packets`, `oneshot` and `copy` where not all members reach each other by load and store or they
 /// are more than 64, `relay` there and between two members, `levels` where all members are of one
 /// node or the workspace has no room for it, and `tree` for `reduce` of members that reach each
@@ -131,7 +138,7 @@ impl Shape {
 /// # Ok::<(), oxshmem::Error>(())
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Collectives(Vec<(Collective, Vec<Step>)>);
+pub struct Collectives(Vec<(Collective, Vec<Chosen>)>);
 
 impl FromStr for Collectives {
     type Err = String;
@@ -146,7 +153,7 @@ impl Collectives {
     /// multiprocessor is to move data (`sms` is 0), copy engines; then what was `measured`.
     pub(crate) fn in_use(&self, sms: u32, measured: &Self) -> Self {
         let able = NAMES.iter().filter(|(collective, _)| sms == 0 && exists(*collective, CopyEngines));
-        let engines = Self(able.map(|(collective, _)| (*collective, vec![(ANY, CopyEngines)])).collect());
+        let engines = Self(able.map(|(collective, _)| (*collective, vec![(ANY, Some(CopyEngines))])).collect());
         self.or(&engines).or(measured)
     }
 
@@ -172,7 +179,11 @@ impl Collectives {
             }
             let steps = steps.split('/').map(step).collect::<Option<Vec<_>>>()?;
             let ascending = steps.windows(2).all(|pair| pair[0].0 < pair[1].0);
-            if !ascending || steps.len() > CHOICES || !steps.iter().all(|(_, algorithm)| exists(collective, *algorithm))
+            let algorithms = || steps.iter().filter_map(|(_, algorithm)| *algorithm);
+            let number = algorithms().count();
+            if !ascending
+                || !(1..=CHOICES).contains(&number)
+                || !algorithms().all(|algorithm| exists(collective, algorithm))
             {
                 return None;
             }
@@ -182,13 +193,14 @@ impl Collectives {
     }
 }
 
-/// Parses `packets:4K` or `push`.
-fn step(text: &str) -> Option<Step> {
+/// Parses `packets:4K`, `push` or `library`.
+fn step(text: &str) -> Option<Chosen> {
     let (name, limit) = match text.split_once(':') {
         Some((name, size)) => (name, size.parse::<ByteSize>().ok().filter(|size| size.0 < ANY)?.0),
         None => (text, ANY),
     };
-    ALGORITHMS.iter().find(|(_, known)| *known == name).map(|(algorithm, _)| (limit, *algorithm))
+    let algorithm = ALGORITHMS.iter().find(|(_, known)| *known == name).map(|(algorithm, _)| *algorithm);
+    (algorithm.is_some() || name == LIBRARY).then_some((limit, algorithm))
 }
 
 impl fmt::Display for Collectives {
@@ -196,7 +208,7 @@ impl fmt::Display for Collectives {
         for (index, (collective, steps)) in self.0.iter().enumerate() {
             let separator = if index == 0 { "" } else { "," };
             write!(f, "{separator}{}=", name(*collective))?;
-            write_steps(f, steps)?;
+            write_steps(f, steps.iter().copied())?;
         }
         Ok(())
     }
@@ -206,25 +218,47 @@ fn name(collective: Collective) -> &'static str {
     NAMES.iter().find(|(known, _)| *known == collective).map_or("", |(_, name)| name)
 }
 
-fn write_steps(f: &mut impl fmt::Write, steps: &[Step]) -> fmt::Result {
-    for (index, (limit, algorithm)) in steps.iter().enumerate() {
-        let name = ALGORITHMS.iter().find(|(known, _)| known == algorithm).map_or("", |(_, name)| name);
+fn write_steps(f: &mut impl fmt::Write, steps: impl Iterator<Item = Chosen>) -> fmt::Result {
+    for (index, (limit, algorithm)) in steps.enumerate() {
+        let name = ALGORITHMS.iter().find(|(known, _)| Some(*known) == algorithm).map_or(LIBRARY, |(_, name)| name);
         write!(f, "{}{name}", if index == 0 { "" } else { "/" })?;
-        if *limit != ANY {
-            write!(f, ":{}", ByteSize(*limit))?;
+        if limit != ANY {
+            write!(f, ":{}", ByteSize(limit))?;
         }
     }
     Ok(())
 }
 
+/// Returns the steps that are chosen for a collective, with those of the library for all sizes that
+/// are left to it.
+fn chosen(collective: Collective, overrides: &Collectives, of_library: &[Step]) -> Vec<Step> {
+    let Some((_, given)) = overrides.0.iter().find(|(known, _)| *known == collective) else {
+        return of_library.to_vec();
+    };
+    let mut steps = Vec::new();
+    let mut before = 0;
+    for &(limit, algorithm) in given {
+        match algorithm {
+            Some(algorithm) => steps.push((limit, algorithm)),
+            None => {
+                let first = of_library.iter().position(|(end, _)| *end > before).unwrap_or(of_library.len());
+                let last = of_library.iter().position(|(end, _)| *end >= limit).unwrap_or(of_library.len());
+                let within = of_library.iter().take(last.saturating_add(1)).skip(first);
+                steps.extend(within.map(|(end, algorithm)| (limit.min(*end), *algorithm)));
+            }
+        }
+        before = limit;
+    }
+    steps
+}
+
 /// Returns what a team uses; packets are not limited by the workspace yet.
 fn steps(collective: Collective, shape: Shape, overrides: &Collectives) -> Vec<Step> {
     let near = shape.near;
-    let given = overrides.0.iter().find(|(known, _)| *known == collective).map(|(_, steps)| &steps[..]);
     let table = TABLE.iter().find(|(known, ..)| *known == collective);
-    let chosen = given.or(table.map(|(_, near_steps, far_steps)| if near { *near_steps } else { *far_steps }));
+    let of_library = table.map_or(&[][..], |(_, near_steps, far_steps)| if near { *near_steps } else { *far_steps });
     let mut steps: Vec<Step> = Vec::new();
-    for (limit, algorithm) in chosen.unwrap_or_default() {
+    for (limit, algorithm) in &chosen(collective, overrides, of_library) {
         match algorithm {
             Packets | OneShot | CopyEngines if !near => {}
             Relay if !near || shape.n_pes < 3 => {}
@@ -269,7 +303,8 @@ pub(crate) fn describe(shape: Shape, overrides: &Collectives) -> String {
     for (index, (collective, name)) in NAMES.iter().enumerate() {
         // Writing to a string does not fail.
         let _ = write!(text, "{}{name}=", if index == 0 { "" } else { "," });
-        let _ = write_steps(&mut text, &steps_of_block(*collective, shape, overrides));
+        let steps = steps_of_block(*collective, shape, overrides);
+        let _ = write_steps(&mut text, steps.into_iter().map(|(limit, algorithm)| (limit, Some(algorithm))));
     }
     text
 }
@@ -334,8 +369,8 @@ pub(crate) struct Chooser {
     shape: Shape,
     rows: [Vec<Step>; COLLECTIVES],
     rows_of_block: [Vec<Step>; COLLECTIVES],
-    /// Whether the user, or what was measured, has a row for the collective.
-    overridden: [bool; COLLECTIVES],
+    /// What the user, or what was measured, says of the collective.
+    overrides: [Option<Vec<Chosen>>; COLLECTIVES],
 }
 
 impl Chooser {
@@ -344,7 +379,9 @@ impl Chooser {
             shape,
             rows: NAMES.map(|(collective, _)| steps(collective, shape, overrides)),
             rows_of_block: NAMES.map(|(collective, _)| steps_of_block(collective, shape, overrides)),
-            overridden: NAMES.map(|(collective, _)| overrides.0.iter().any(|(known, _)| *known == collective)),
+            overrides: NAMES.map(|(collective, _)| {
+                overrides.0.iter().find(|(known, _)| *known == collective).map(|(_, steps)| steps.clone())
+            }),
         }
     }
 
@@ -360,9 +397,16 @@ impl Chooser {
         rows
     }
 
-    /// Returns [`abi::Team::chosen`]: the collectives for which there is such a row, as bits.
+    /// Returns [`abi::Team::chosen`]: the collectives of which something is said, as bits. Kernels
+    /// take that for all sizes, also for those that are left to the library.
     pub(crate) fn chosen(&self) -> u32 {
-        (0..).zip(self.overridden).fold(0, |bits, (index, overridden)| bits | u32::from(overridden) << index)
+        (0..).zip(&self.overrides).fold(0, |bits, (index, row)| bits | u32::from(row.is_some()) << index)
+    }
+
+    /// Returns whether the library chooses for a collective of so many bytes.
+    fn is_free(&self, collective: Collective, bytes: u64) -> bool {
+        let Some(row) = &self.overrides[collective as usize] else { return true };
+        row.iter().find(|(limit, _)| bytes <= *limit).is_some_and(|(_, algorithm)| algorithm.is_none())
     }
 
     /// Returns how a collective is carried out: the same on all members, whatever their addresses.
@@ -391,7 +435,7 @@ impl Chooser {
         if !self.shape.near {
             return Plan::OneBlock;
         }
-        let free = !self.overridden[collective as usize];
+        let free = self.is_free(collective, bytes);
         if algorithm == CopyEngines || (free && self.leaves_to_engines(collective, bytes)) {
             return Plan::Copies;
         }
@@ -486,6 +530,8 @@ mod tests {
             "fcollect=push",
             "fcollect=push,broadcast=packets:4K/tree",
             "reduce=packets:512/tree:64K/push:1M",
+            "reduce=packets:512/tree:64K/push:1M/library",
+            "fcollect=library:4K/push:1M/library",
         ] {
             assert_eq!(text.parse::<Collectives>().unwrap().to_string(), text);
         }
@@ -507,6 +553,10 @@ mod tests {
             "reduce=packets:18446744073709551615",
             " reduce=push",
             "reduce=push,",
+            "reduce=library",
+            "reduce=library:4K/library",
+            "reduce=push/library",
+            "reduce=push:8K/library:4K",
         ] {
             assert!(text.parse::<Collectives>().is_err(), "{text}");
         }
@@ -621,6 +671,42 @@ mod tests {
         assert_eq!(plan(&far(1000, 1000, ""), Collective::Fcollect, mib, mib), Plan::Levels(8));
         assert_eq!(plan(&far(1000, 1, "reduce=levels"), Collective::Reduce, mib, mib), Plan::OneBlock);
         assert_eq!(plan(&far(2, 1, "reduce=levels"), Collective::Reduce, mib, mib), Plan::Blocks(64, Push));
+    }
+
+    #[test]
+    fn sizes_that_are_left_to_the_library_are_as_without_a_choice() {
+        let mib = 1u64 << 20;
+        let shape = |n_pes| Shape { own_devices: true, ..Shape::new(n_pes, 1, 64) };
+        let plan = |n_pes, text: &str, collective, bytes| {
+            let chooser = Chooser::new(shape(n_pes), &text.parse().unwrap());
+            chooser.plan(Size { divisible: Some((collective, bytes)), total: bytes })
+        };
+        // Copy engines, relay, one-shot, and packets of several blocks.
+        for (n_pes, collective, bytes) in [
+            (2, Collective::Broadcast, 128 * mib),
+            (4, Collective::Alltoall, 64 * mib),
+            (4, Collective::Reduce, 512 * KIB),
+            (2, Collective::Reduce, mib),
+            (2, Collective::Fcollect, 256 * KIB),
+        ] {
+            let row = |rest: &str| format!("{}=push:64K{rest}", name(collective));
+            let own = plan(n_pes, "", collective, bytes);
+            assert_ne!(plan(n_pes, &row("/push"), collective, bytes), own, "{n_pes} PEs, {bytes} bytes");
+            assert_eq!(plan(n_pes, &row("/library"), collective, bytes), own, "{n_pes} PEs, {bytes} bytes");
+            assert_eq!(plan(n_pes, &row("/library"), collective, 64), Plan::Blocks(1, Push));
+        }
+        let first = |bytes| plan(2, "reduce=library:4K/push", Collective::Reduce, bytes);
+        assert_eq!([64, 64 * KIB].map(first), [Plan::Blocks(1, Packets), Plan::Blocks(8, Push)]);
+        // Kernels have the library's steps there, too.
+        let of_block = |text: &str| describe(Shape::new(2, 1, 64), &text.parse().unwrap());
+        assert!(
+            of_block("broadcast=packets:1K/tree:2K/library").contains("broadcast=packets:1K/tree:2K/packets:8K/push")
+        );
+        assert!(
+            of_block("broadcast=library:2K/tree:4K/library").contains("broadcast=packets:2K/tree:4K/packets:8K/push")
+        );
+        assert!(of_block("broadcast=library:64K/tree").contains("broadcast=packets:8K/push:64K/tree"));
+        assert!(of_block("fcollect=push:16K/library").contains("fcollect=push:16K/push"));
     }
 
     #[test]

@@ -19,17 +19,17 @@ const LONGEST: u64 = 1 << 20;
 /// As text: a line `oxshmem-tuning 1`, and then lines of four words: nodes of a team, its PEs, a
 /// collective, and its algorithms as in [`Collectives`]. A `#` begins a comment.
 ///
-/// A team uses the rows for one node if its members reach each other by load and store, and else
-/// those for several: of these the rows for the most nodes that are not more than it has, and of
-/// these the row for the most PEs that are not more; where all are for more, those for the fewest.
-/// Collectives without such a row are carried out as without the file.
+/// A team uses the rows for as many nodes and PEs as it has, since what is fastest for others may
+/// be slower for it. Its nodes are the sets of its members that reach each other by load and store.
+/// Collectives without such a row, and sizes for which a row says `library`, are carried out as
+/// without the file.
 ///
 /// ```
 /// use oxshmem::Tuning;
 ///
-/// let tuning: Tuning = "oxshmem-tuning 1\n1 2 reduce packets:16K/push # measured\n".parse().unwrap();
-/// assert_eq!(tuning.of(1, 4).to_string(), "reduce=packets:16K/push");
-/// assert_eq!(tuning.of(2, 4).to_string(), "");
+/// let tuning: Tuning = "oxshmem-tuning 1\n1 2 reduce packets:16K/push:64M/library # measured\n".parse().unwrap();
+/// assert_eq!(tuning.of(1, 2).to_string(), "reduce=packets:16K/push:64M/library");
+/// assert_eq!(tuning.of(1, 4).to_string(), "");
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tuning {
@@ -151,25 +151,16 @@ impl Tuning {
         }
     }
 
-    /// Returns what a team of that many nodes and PEs uses.
+    /// Returns what the file says for a team of that many nodes and PEs.
     ///
     /// ```
     /// let tuning: oxshmem::Tuning = "oxshmem-tuning 1\n2 8 fcollect levels\n".parse().unwrap();
-    /// assert_eq!(tuning.of(4, 4).to_string(), "fcollect=levels");
+    /// assert_eq!(tuning.of(2, 8).to_string(), "fcollect=levels");
     /// ```
     #[must_use]
     pub fn of(&self, nodes: usize, pes: usize) -> Collectives {
-        let mut chosen = Collectives::default();
-        for row in &self.rows {
-            let rivals = || self.rows.iter().filter(|other| other.choice.is_of_same(&row.choice));
-            let reached = || rivals().filter(|other| (other.nodes == 1) == (nodes == 1));
-            let by_nodes = nearest(reached().map(|other| other.nodes), nodes);
-            let by_pes = nearest(reached().filter(|other| Some(other.nodes) == by_nodes).map(|other| other.pes), pes);
-            if (Some(row.nodes), Some(row.pes)) == (by_nodes, by_pes) {
-                chosen = chosen.or(&row.choice);
-            }
-        }
-        chosen
+        let rows = self.rows.iter().filter(|row| (row.nodes, row.pes) == (nodes, pes));
+        rows.fold(Collectives::default(), |chosen, row| chosen.or(&row.choice))
     }
 
     /// Returns how many lines say something of a collective.
@@ -206,11 +197,6 @@ impl Tuning {
     }
 }
 
-/// Returns the most that is not above `wanted`, or the least.
-fn nearest(all: impl Iterator<Item = usize> + Clone, wanted: usize) -> Option<usize> {
-    all.clone().filter(|number| *number <= wanted).max().or_else(|| all.min())
-}
-
 fn row(line: &str) -> Result<Row, String> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let [nodes, pes, collective, algorithms] = words[..] else {
@@ -226,7 +212,7 @@ fn row(line: &str) -> Result<Row, String> {
     }
     let choice = format!("{collective}={algorithms}").parse::<Collectives>().map_err(|_| {
         format!(
-            "'{collective} {algorithms}': expected a collective and up to three algorithms that it has, with ascending sizes, like 'reduce packets:16K/push'; see OXSHMEM_COLLECTIVES in docs/environment.md"
+            "'{collective} {algorithms}': expected a collective and up to three algorithms that it has, with ascending sizes, like 'reduce packets:16K/push:64M/library'; see OXSHMEM_COLLECTIVES in docs/environment.md"
         )
     })?;
     Ok(Row { nodes, pes, choice })
@@ -262,16 +248,19 @@ mod tests {
     }
 
     #[test]
-    fn a_team_uses_the_nearest_rows_of_its_reach() {
+    fn a_team_uses_the_rows_for_its_nodes_and_pes() {
         let tuning: Tuning = FILE.parse().unwrap();
-        let of = |nodes, pes| tuning.of(nodes, pes).to_string();
-        for (pes, expected) in [(2, "packets:16K/push"), (3, "packets:16K/push"), (8, "push"), (64, "push")] {
-            assert_eq!(of(1, pes), format!("reduce={},fcollect=push", expected).as_str());
-        }
-        for (nodes, pes, expected) in
-            [(2, 2, "tree:8K/levels"), (3, 15, "tree:8K/levels"), (2, 99, "tree"), (5, 5, "levels")]
-        {
-            assert_eq!(of(nodes, pes), format!("reduce={expected}"), "{nodes} nodes, {pes} PEs");
+        for (nodes, pes, expected) in [
+            (1, 2, "reduce=packets:16K/push,fcollect=push"),
+            (1, 8, "reduce=push"),
+            (2, 4, "reduce=tree:8K/levels"),
+            (4, 8, "reduce=levels"),
+            (1, 3, ""),
+            (1, 64, ""),
+            (2, 8, ""),
+            (3, 4, ""),
+        ] {
+            assert_eq!(tuning.of(nodes, pes).to_string(), expected, "{nodes} nodes, {pes} PEs");
         }
     }
 

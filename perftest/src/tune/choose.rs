@@ -1,7 +1,11 @@
 //! The choice of at most three algorithms by size from measured times.
 
+use oxshmem::config::ByteSize;
+
 /// Algorithms of a collective, at most (`OXSHMEM_COLLECTIVES`).
 pub const STEPS: usize = 3;
+/// Sizes up to this one are as good as measured when it is.
+const SMALLEST: u64 = 8;
 /// What a further algorithm must spare, in each size on average: less is chance, and each limit is
 /// one more thing that differs between sizes.
 const WORTH: f64 = 0.01;
@@ -19,6 +23,15 @@ pub struct Times {
     pub by: Vec<(&'static str, Vec<f64>)>,
 }
 
+/// How far a choice goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// Sizes that were not measured are left to the library.
+    Measured,
+    /// All sizes have the one algorithm.
+    All,
+}
+
 /// What was chosen.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Choice {
@@ -32,15 +45,30 @@ impl Choice {
     /// Returns whether it is faster than the library's own choice by more than chance.
     #[must_use]
     pub fn is_worth_a_row(&self) -> bool {
-        self.share < 1.0 - WORTH_A_ROW
+        is_worth_a_row(self.share)
     }
 }
 
+/// Returns whether what takes this share of the time of the library's own choice is faster by more
+/// than chance.
+#[must_use]
+pub fn is_worth_a_row(share: f64) -> bool {
+    share < 1.0 - WORTH_A_ROW
+}
+
+/// Returns the share of `times` of `library`, of the same sizes: the geometric mean.
+#[must_use]
+pub fn share(times: &[f64], library: &[f64]) -> f64 {
+    let logarithms = times.iter().zip(library).map(|(time, library)| (time / library).ln());
+    (logarithms.sum::<f64>() / times.len().max(1) as f64).exp()
+}
+
 impl Times {
-    /// Returns the fastest choice of at most `most` algorithms, from 1 to [`STEPS`]; `None` if
-    /// nothing was measured.
+    /// Returns the fastest choice of at most [`STEPS`] algorithms, or of one that is for all sizes;
+    /// `None` if nothing was measured.
     #[must_use]
-    pub fn choose(&self, most: usize) -> Option<Choice> {
+    pub fn choose(&self, reach: Reach) -> Option<Choice> {
+        let most = if reach == Reach::All { 1 } else { STEPS };
         let n = self.sizes.len();
         // Where an algorithm ends and the next one begins: the cuts before the last size.
         let mut best: Option<(f64, Vec<usize>)> = None;
@@ -60,11 +88,15 @@ impl Times {
         }
         let (_, ends) = best?;
         let mut parts: Vec<String> = Vec::new();
+        if let Some(least) = self.sizes.first().filter(|least| reach == Reach::Measured && **least > SMALLEST) {
+            parts.push(format!("library:{}", ByteSize(least - 1)));
+        }
         let mut spent = 0.0;
         for (end, (algorithm, cost)) in ends.iter().zip(self.segments(&ends)) {
             spent += cost;
             parts.push(match self.sizes.get(*end) {
-                Some(next) => format!("{algorithm}:{}", oxshmem::config::ByteSize(between(self.sizes[end - 1], *next))),
+                Some(next) => format!("{algorithm}:{}", ByteSize(between(self.sizes[end - 1], *next))),
+                None if reach == Reach::Measured => format!("{algorithm}:{}/library", ByteSize(self.sizes[end - 1])),
                 None => algorithm.to_owned(),
             });
         }
@@ -117,8 +149,8 @@ mod tests {
                 ("push", &[5.0, 5.0, 5.0, 5.0, 5.0, 5.0]),
             ],
         );
-        let choice = times.choose(STEPS).unwrap();
-        assert_eq!(choice.algorithms, "packets:64/oneshot:1K/push");
+        let choice = times.choose(Reach::Measured).unwrap();
+        assert_eq!(choice.algorithms, "packets:64/oneshot:1K/push:8K/library");
         let expected = (1.0f64 * 1.0 * 2.0 * 2.0 * 5.0 * 5.0 / 4f64.powi(6)).powf(1.0 / 6.0);
         assert!((choice.share - expected).abs() < 1e-9 && choice.is_worth_a_row());
     }
@@ -126,14 +158,14 @@ mod tests {
     #[test]
     fn what_chance_may_have_done_is_no_step() {
         let near = times(&[2.0; 4], &[("push", &[2.0, 2.0, 2.0, 2.0]), ("tree", &[1.99, 2.1, 1.99, 2.1])]);
-        let choice = near.choose(STEPS).unwrap();
-        assert_eq!((choice.algorithms.as_str(), choice.is_worth_a_row()), ("push", false));
+        let choice = near.choose(Reach::Measured).unwrap();
+        assert_eq!((choice.algorithms.as_str(), choice.is_worth_a_row()), ("push:512/library", false));
     }
 
     #[test]
     fn packets_come_first_or_not_at_all() {
         let by: [(&'static str, &[f64]); 2] = [("packets", &[2.0, 2.0, 0.9]), ("push", &[1.0, 1.0, 1.0])];
-        assert_eq!(times(&[2.0; 3], &by).choose(STEPS).unwrap().algorithms, "push");
+        assert_eq!(times(&[2.0; 3], &by).choose(Reach::Measured).unwrap().algorithms, "push:128/library");
     }
 
     #[test]
@@ -141,14 +173,28 @@ mod tests {
         let fast = |index: usize| -> Vec<f64> { (0..4).map(|size| if size == index { 1.0 } else { 2.0 }).collect() };
         let all: Vec<(&str, Vec<f64>)> = ["a", "b", "c", "d"].into_iter().zip((0..4).map(fast)).collect();
         let by: Vec<(&'static str, &[f64])> = all.iter().map(|(name, times)| (*name, &times[..])).collect();
-        let steps = |most| times(&[2.0; 4], &by).choose(most).unwrap().algorithms.split('/').count();
-        assert_eq!([1, 2, STEPS].map(steps), [1, 2, 3]);
+        let steps = |reach| times(&[2.0; 4], &by).choose(reach).unwrap().algorithms.split('/').count();
+        // The last is what leaves sizes to the library.
+        assert_eq!([Reach::All, Reach::Measured].map(steps), [1, STEPS + 1]);
+    }
+
+    #[test]
+    fn sizes_that_were_not_measured_are_the_librarys() {
+        let measured = Times { sizes: vec![16384, 65536], library: vec![2.0; 2], by: vec![("push", vec![1.0; 2])] };
+        assert_eq!(measured.choose(Reach::Measured).unwrap().algorithms, "library:16383/push:64K/library");
+        assert_eq!(measured.choose(Reach::All).unwrap().algorithms, "push");
+    }
+
+    #[test]
+    fn a_second_measurement_has_to_win_as_well() {
+        assert!((share(&[1.0, 4.0], &[2.0, 2.0]) - 1.0).abs() < 1e-12);
+        assert!(is_worth_a_row(share(&[1.9; 3], &[2.0; 3])) && !is_worth_a_row(share(&[1.97; 3], &[2.0; 3])));
     }
 
     #[test]
     fn one_size_and_none() {
-        assert_eq!(times(&[1.0], &[("push", &[0.5])]).choose(STEPS).unwrap().algorithms, "push");
-        assert_eq!(times(&[], &[("push", &[])]).choose(STEPS), None);
+        assert_eq!(times(&[1.0], &[("push", &[0.5])]).choose(Reach::Measured).unwrap().algorithms, "push:8/library");
+        assert_eq!(times(&[], &[("push", &[])]).choose(Reach::Measured), None);
         assert_eq!([between(8, 32), between(24, 48), between(8, 9), between(0, 8)], [16, 32, 8, 1]);
     }
 }

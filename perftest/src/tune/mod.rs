@@ -27,7 +27,7 @@ use crate::options::{require_place, size, sizes};
 use crate::output;
 use crate::scratch::Scratch;
 
-pub use choose::{Choice, STEPS, Times};
+pub use choose::{Choice, Reach, STEPS, Times};
 
 const NAME: &str = "oxshmem-tune";
 /// The first argument of the PEs that it starts.
@@ -61,7 +61,8 @@ struct Options {
     /// reducescatter: for each PE).
     #[arg(short = 'b', long, value_name = "SIZE", value_parser = size)]
     min: Option<u64>,
-    /// Largest size [default: 256K on the cpu device, and 64M on GPUs].
+    /// Largest size [default: 256K on the cpu device, and 256M on GPUs, or what the heap has room
+    /// for].
     #[arg(short = 'e', long, value_name = "SIZE", value_parser = size)]
     max: Option<u64>,
     /// What a size is multiplied with to get the next one.
@@ -89,10 +90,10 @@ impl Team {
         }
     }
 
-    /// Returns how many algorithms by size a collective can have. Between nodes members of a
-    /// collect, which contribute different lengths, use one for all.
-    fn steps(self, collective: Collective) -> usize {
-        if self.nodes > 1 && collective == Collective::Collect { 1 } else { STEPS }
+    /// Returns which sizes a choice is for. Between nodes members of a collect, which contribute
+    /// different lengths, use one algorithm for all.
+    fn reach(self, collective: Collective) -> Reach {
+        if self.nodes > 1 && collective == Collective::Collect { Reach::All } else { Reach::Measured }
     }
 
     fn label(self) -> String {
@@ -100,9 +101,9 @@ impl Team {
         format!("{} PEs on {nodes}", self.npes)
     }
 
-    /// Returns a file that has `collective` use an algorithm, if it has that.
-    fn forced(self, collective: Collective, algorithm: &str) -> Option<String> {
-        let line = format!("{} {} {} {algorithm}", self.nodes, self.npes, collective.name());
+    /// Returns the line of a file that has `collective` use algorithms, if it has them.
+    fn forced(self, collective: Collective, algorithms: &str) -> Option<String> {
+        let line = format!("{} {} {} {algorithms}", self.nodes, self.npes, collective.name());
         format!("oxshmem-tuning 1\n{line}\n").parse::<Tuning>().ok().map(|_| line)
     }
 }
@@ -134,15 +135,11 @@ fn tune(options: &Options) -> Result<(), Error> {
         ));
     }
     let on_gpus = takes_gpu(config.device());
-    let sizes = sizes(
-        (options.min, options.max),
-        (8, if on_gpus { 64 << 20 } else { 256 << 10 }),
-        options.factor,
-        ("sizes", 8),
-    )?;
     let teams = teams(options, on_gpus)?;
     let collectives: Vec<Collective> =
         if options.collective.is_empty() { Collective::ALL[2..].to_vec() } else { options.collective.clone() };
+    let default = largest_default(&teams, &collectives, if on_gpus { 256 << 20 } else { 256 << 10 }, &config);
+    let sizes = sizes((options.min, options.max), (8, default), options.factor, ("sizes", 8))?;
     if let Some(meeting) = collectives.iter().find(|one| matches!(one, Collective::Barrier | Collective::Sync)) {
         return Err(Error::Usage(format!(
             "--collective {}: it has one algorithm, so there is nothing to choose",
@@ -151,16 +148,16 @@ fn tune(options: &Options) -> Result<(), Error> {
     }
     require_place("--output", &options.output)?;
     let scratch = Scratch::new(NAME)?;
-    let jobs: usize = teams.iter().map(|team| 2 + team.algorithms().len()).sum();
+    let jobs: usize = teams.iter().map(|team| 4 + team.algorithms().len()).sum();
     eprintln!(
-        "{NAME}: {jobs} jobs, each with {} collectives of {} sizes from {} to {} bytes",
+        "{NAME}: at most {jobs} jobs, each with {} collectives of {} sizes from {} to {} bytes",
         collectives.len(),
         sizes.len(),
         sizes[0],
         sizes[sizes.len() - 1]
     );
     let begin = Instant::now();
-    let mut done = 0;
+    let mut jobs = Jobs { options, sizes: &sizes, folder: scratch.path(), done: 0, all: jobs };
     let mut text = format!(
         "# Algorithms of collectives that oxshmem-tune {} has measured on {} ({}).\n# Use: OXSHMEM_TUNING=THIS FILE\noxshmem-tuning 1\n# nodes PEs collective algorithms\n",
         env!("CARGO_PKG_VERSION"),
@@ -168,43 +165,7 @@ fn tune(options: &Options) -> Result<(), Error> {
         if on_gpus { "GPUs" } else { "cpu device" },
     );
     for team in teams {
-        let mut measured: Vec<(Option<&'static str>, Vec<Row>)> = Vec::new();
-        // The library's choice comes first and last, and the better of its times counts: the first
-        // job finds everything cold.
-        let algorithms = team.algorithms().iter().copied().map(Some);
-        for algorithm in std::iter::once(None).chain(algorithms).chain([None]) {
-            let lines: Vec<(Collective, Option<String>)> = collectives
-                .iter()
-                .map(|one| (*one, algorithm.and_then(|algorithm| team.forced(*one, algorithm))))
-                .filter(|(_, line)| algorithm.is_none() || line.is_some())
-                .collect();
-            done += 1;
-            if lines.is_empty() {
-                continue;
-            }
-            let started = Instant::now();
-            let rows = measure(scratch.path(), team, &lines, options, (sizes[0], sizes[sizes.len() - 1]))?;
-            eprintln!(
-                "{NAME}: [{done}/{jobs}] {}, {}: {:.1} s",
-                team.label(),
-                algorithm.unwrap_or("the library's choice"),
-                started.elapsed().as_secs_f64()
-            );
-            measured.push((algorithm, rows));
-        }
-        for collective in &collectives {
-            let Some(choice) = times(*collective, &sizes, &measured)?.choose(team.steps(*collective)) else { continue };
-            let is_other = !is_of_library(&choice.algorithms, &library_of(team, *collective, &config), &sizes);
-            let words = format!("{} {} {}", team.nodes, team.npes, collective.name());
-            text += &if is_other && choice.is_worth_a_row() {
-                format!(
-                    "{words} {} # takes {:.2} of the time of the library's choice\n",
-                    choice.algorithms, choice.share
-                )
-            } else {
-                format!("# {words}: the library's choice is as fast\n")
-            };
-        }
+        text += &rows_of(&mut jobs, team, &collectives, &config)?;
     }
     // What is written is what is read.
     let tuning: Tuning = text.parse().map_err(|error| Error::Usage(format!("a wrong file was made: {error}")))?;
@@ -215,6 +176,75 @@ fn tune(options: &Options) -> Result<(), Error> {
         options.output.display(),
         tuning.len()
     ))
+}
+
+/// Returns the largest size that is measured unless another is given: `most`, or what the heap has
+/// room for.
+fn largest_default(teams: &[Team], collectives: &[Collective], most: u64, config: &Config) -> u64 {
+    let room = collectives::room_of(config);
+    let fits =
+        |bytes: u64| teams.iter().all(|team| collectives::needed(collectives, bytes, u64::from(team.npes)) <= room);
+    std::iter::successors(Some(most), |bytes| Some(bytes / 2)).find(|bytes| *bytes <= 8 || fits(*bytes)).unwrap_or(8)
+}
+
+/// Returns the lines of a team: for each collective its algorithms, or a remark.
+fn rows_of(jobs: &mut Jobs<'_>, team: Team, collectives: &[Collective], config: &Config) -> Result<String, Error> {
+    let mut measured: Vec<(Option<&'static str>, Vec<Row>)> = Vec::new();
+    // The library's choice comes first and last, and the better of its times counts: the first job
+    // finds everything cold.
+    let algorithms = team.algorithms().iter().copied().map(Some);
+    for algorithm in std::iter::once(None).chain(algorithms).chain([None]) {
+        let lines: Vec<(Collective, Option<String>)> = collectives
+            .iter()
+            .map(|one| (*one, algorithm.and_then(|algorithm| team.forced(*one, algorithm))))
+            .filter(|(_, line)| algorithm.is_none() || line.is_some())
+            .collect();
+        let rows = jobs.measure(team, algorithm.unwrap_or("the library's choice"), &lines)?;
+        measured.push((algorithm, rows));
+    }
+    let mut chosen: Vec<(Collective, Choice)> = Vec::new();
+    for collective in collectives {
+        let Some(choice) = times(*collective, jobs.sizes, &measured)?.choose(team.reach(*collective)) else { continue };
+        let is_other = !is_of_library(&choice.algorithms, &library_of(team, *collective, config), jobs.sizes);
+        if is_other && choice.is_worth_a_row() {
+            chosen.push((*collective, choice));
+        }
+    }
+    let confirmed = confirmed(jobs, team, chosen)?;
+    let line = |collective: &Collective| {
+        let words = format!("{} {} {}", team.nodes, team.npes, collective.name());
+        match confirmed.iter().find(|(one, _)| one == collective) {
+            Some((_, Choice { algorithms, share })) => {
+                format!("{words} {algorithms} # takes {share:.2} of the time of the library's choice\n")
+            }
+            None => format!("# {words}: the library's choice is as fast\n"),
+        }
+    };
+    Ok(collectives.iter().map(line).collect())
+}
+
+/// Measures what was chosen once more, beside the library's choice, and returns what is faster
+/// again, with its share there: of several algorithms the fastest in one measurement may be so by
+/// chance.
+fn confirmed(
+    jobs: &mut Jobs<'_>,
+    team: Team,
+    chosen: Vec<(Collective, Choice)>,
+) -> Result<Vec<(Collective, Choice)>, Error> {
+    let line = |choice: &(Collective, Choice)| (choice.0, team.forced(choice.0, &choice.1.algorithms));
+    let forced: Vec<_> = chosen.iter().map(line).collect();
+    let left: Vec<_> = chosen.iter().map(|(collective, _)| (*collective, None)).collect();
+    let ours = jobs.measure(team, "what was fastest, again", &forced)?;
+    let library = jobs.measure(team, "the library's choice, again", &left)?;
+    let mut confirmed = Vec::new();
+    for (collective, choice) in chosen {
+        let [ours, library] = [&ours, &library].map(|rows| medians(collective, jobs.sizes, rows));
+        let share = choose::share(&ours?, &library?);
+        if choose::is_worth_a_row(share) {
+            confirmed.push((collective, Choice { share, ..choice }));
+        }
+    }
+    Ok(confirmed)
 }
 
 /// Returns what the library uses for a collective of a team when nothing else is chosen, written as
@@ -263,31 +293,33 @@ fn teams(options: &Options, on_gpus: bool) -> Result<Vec<Team>, Error> {
     Ok(teams)
 }
 
+/// Returns the median time of a collective in each size.
+fn medians(collective: Collective, sizes: &[u64], rows: &[Row]) -> Result<Vec<f64>, Error> {
+    let of = |bytes: &u64| {
+        let row = rows.iter().find(|row| row.collective == collective.name() && row.bytes == *bytes);
+        row.and_then(|row| row.times.us_p50).filter(|us| *us > 0.0).ok_or_else(|| {
+            Error::Usage(format!(
+                "no time was measured of {} of {} bytes; give more --iters",
+                collective.name(),
+                ByteSize(*bytes)
+            ))
+        })
+    };
+    sizes.iter().map(of).collect()
+}
+
 /// Returns the times of a collective from the rows of each job.
 fn times(collective: Collective, sizes: &[u64], measured: &[(Option<&'static str>, Vec<Row>)]) -> Result<Times, Error> {
-    let medians = |rows: &[Row]| -> Result<Vec<f64>, Error> {
-        let of = |bytes: &u64| {
-            let row = rows.iter().find(|row| row.collective == collective.name() && row.bytes == *bytes);
-            row.and_then(|row| row.times.us_p50).filter(|us| *us > 0.0).ok_or_else(|| {
-                Error::Usage(format!(
-                    "no time was measured of {} of {} bytes; give more --iters",
-                    collective.name(),
-                    ByteSize(*bytes)
-                ))
-            })
-        };
-        sizes.iter().map(of).collect()
-    };
     let mut times = Times { sizes: sizes.to_vec(), library: Vec::new(), by: Vec::new() };
     for (algorithm, rows) in measured {
         match algorithm {
             None => {
-                let again = medians(rows)?;
+                let again = medians(collective, sizes, rows)?;
                 let least = |earlier: Option<&f64>, time: f64| earlier.map_or(time, |earlier| earlier.min(time));
                 times.library = again.iter().enumerate().map(|(i, us)| least(times.library.get(i), *us)).collect();
             }
             Some(name) if rows.iter().any(|row| row.collective == collective.name()) => {
-                times.by.push((name, medians(rows)?))
+                times.by.push((name, medians(collective, sizes, rows)?))
             }
             Some(_) => {}
         }
@@ -297,6 +329,32 @@ fn times(collective: Collective, sizes: &[u64], measured: &[(Option<&'static str
 
 fn hostname() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// The jobs that measure.
+struct Jobs<'a> {
+    options: &'a Options,
+    sizes: &'a [u64],
+    folder: &'a Path,
+    done: usize,
+    all: usize,
+}
+
+impl Jobs<'_> {
+    /// Measures collectives as `lines` have them, or as the library chooses, says so, and returns
+    /// the rows. Without lines there is nothing to do.
+    fn measure(&mut self, team: Team, what: &str, lines: &[(Collective, Option<String>)]) -> Result<Vec<Row>, Error> {
+        self.done += 1;
+        if lines.is_empty() {
+            return Ok(Vec::new());
+        }
+        let started = Instant::now();
+        let range = (self.sizes[0], self.sizes[self.sizes.len() - 1]);
+        let rows = measure(self.folder, team, lines, self.options, range)?;
+        let (done, all, label) = (self.done, self.all, team.label());
+        eprintln!("{NAME}: [{done}/{all}] {label}, {what}: {:.1} s", started.elapsed().as_secs_f64());
+        Ok(rows)
+    }
 }
 
 /// Measures collectives as lines of a file have them, or as the library chooses, and returns
@@ -381,6 +439,7 @@ mod tests {
         assert!(!is_of_library("packets", "packets:8K/push", &[8, 8193]));
         assert!(!is_of_library("push", "packets:8K/push", &[8, 64]));
         assert!(!is_of_library("push", "push", &[8]));
+        assert!(is_of_library("packets:4K/library", "packets:8K/push", &[8, 4096]));
         assert!(is_of_library("tree:64K/levels", "tree:64K/levels", &[8, 1 << 20]));
         let config = Config::builder().build().unwrap();
         let team = Team { nodes: 1, npes: 2 };
@@ -393,7 +452,22 @@ mod tests {
         assert_eq!(team.forced(Collective::Reduce, "levels").as_deref(), Some("2 4 reduce levels"));
         assert_eq!(team.forced(Collective::Alltoalls, "levels").as_deref(), Some("2 4 alltoalls levels"));
         assert_eq!(team.forced(Collective::Fcollect, "tree"), None);
-        assert_eq!([Collective::Collect, Collective::Fcollect].map(|one| team.steps(one)), [1, STEPS]);
-        assert_eq!(Team { nodes: 1, ..team }.steps(Collective::Collect), STEPS);
+        let reach = [Collective::Collect, Collective::Fcollect].map(|one| team.reach(one));
+        assert_eq!(reach, [Reach::All, Reach::Measured]);
+        assert_eq!(Team { nodes: 1, ..team }.reach(Collective::Collect), Reach::Measured);
+        let line = "2 4 reduce library:63/tree:1K/levels:4K/library";
+        assert_eq!(team.forced(Collective::Reduce, "library:63/tree:1K/levels:4K/library").as_deref(), Some(line));
+    }
+
+    #[test]
+    fn the_largest_size_is_what_the_heap_has_room_for() {
+        let of = |npes, heap: u64| {
+            let config = Config::builder().heap_max(heap << 20).heap_chunk(1u64 << 20).build().unwrap();
+            largest_default(&[Team { nodes: 1, npes }], &[Collective::Alltoalls], 256 << 20, &config)
+        };
+        assert_eq!(
+            [of(2, 16 << 10), of(8, 16 << 10), of(16, 16 << 10), of(2, 64)],
+            [256 << 20, 256 << 20, 128 << 20, 4 << 20]
+        );
     }
 }
