@@ -57,6 +57,8 @@ passes! {
     occupied_over_ibgda: on_nodes("aggregate_occupies", 4, 2, "ibgda").env("OXSHMEM_CPU_WORKERS", "4");
     occupied_over_ibrc: on_nodes("aggregate_occupies", 4, 2, "ibrc").env("OXSHMEM_CPU_WORKERS", "4");
 
+    forged_records_are_refused: on_nodes("aggregate_forged", 2, 2, "ibgda");
+
     errors_on_nodes: on_nodes("aggregate_errors", 4, 2, "ibgda");
     errors_of_one_pe: apart("aggregate_errors", 1, Transport::P2p);
 }

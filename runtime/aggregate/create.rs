@@ -205,10 +205,10 @@ impl Aggregate {
         let met =
             team.and_then(|team| Meeting::of_team(&team, "destroy an aggregating context").hold(pe, phase::AGREE, &[]));
         let live = pe.aggregates().borrow_mut().live.remove(&self.0.number);
-        let (served, destroyed) = live.map_or((Ok(()), Ok(())), |Live { service, beside, .. }| {
-            let served = service.check(pe.my_pe());
-            drop(service);
-            (served, beside.destroy(pe))
+        let (served, destroyed) = live.map_or((Ok(()), Ok(())), |Live { mut service, beside, .. }| {
+            // The last slice may find an error too.
+            service.stop();
+            (service.check(pe.my_pe()), beside.destroy(pe))
         });
         quiet?;
         met?;

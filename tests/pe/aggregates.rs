@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use oxshmem::{
     Aggregate, AggregateError, AggregateOptions, Error, FaultKind, HeapError, Operations, Path, SymmetricSlice, Team,
-    TeamError,
+    TeamError, abi,
 };
 use rustix::process::{Signal, getpid, kill_process};
 
@@ -252,6 +252,48 @@ pub fn errors(_: &[String]) -> Outcome {
     }
     rig.pe.barrier_all()?;
     rig.pe.free(memory)?;
+    rig.finish()
+}
+
+/// `aggregate_forged`: two nodes of one PE. What a program writes to the memory of an inbox is
+/// applied only where it is a record of words of the heap; else it is an error.
+pub fn forged(_: &[String]) -> Outcome {
+    const PUT: u64 = 1;
+    const ADD: u64 = 2;
+    const SIGNAL_SET: u64 = 6;
+    let rig = Rig::new(&AGGREGATES)?;
+    let (world, options) = (rig.pe.team_world(), small());
+    let memory = rig.pe.alloc_aligned::<u64>(options.words(&world)?, 128)?;
+    let words = rig.pe.alloc::<u64>(2)?;
+    let offset = rig.pe.allocations().iter().find(|made| made.bytes == 16).map(|made| made.offset).unwrap();
+    let capacity = 1024 * abi::AGGREGATE_SEGMENTS as usize;
+    let (ring, inbox) = (size_of::<abi::AggregateRing>() + capacity, size_of::<abi::AggregateInbox>() + capacity);
+    // Rings and inboxes for two nodes each; the inbox has the number of the node that sends.
+    let inbox = (2 * ring + (1 - rig.me()) * inbox) / 8;
+    let records = inbox + size_of::<abi::AggregateInbox>() / 8;
+    let header = |kind: u64, bytes: u64, offset: u64| kind << 60 | (bytes - 1) << 52 | offset;
+    let last = (1 << abi::AGGREGATE_HEAP_BITS) - 8;
+    let forged = [
+        header(PUT, 8, last),
+        header(ADD, 8, last),
+        header(SIGNAL_SET, 8, last),
+        header(ADD, 8, offset + 12),
+        header(ADD, 4, offset + 10),
+        header(ADD, 2, offset + 8),
+        header(SIGNAL_SET, 4, offset + 8),
+    ];
+    for (turn, forged) in (1u64..).zip(forged) {
+        let context = world.create_aggregate(&rig.pe, &memory, &options)?;
+        // What precedes it is a record, and says when the service has come so far.
+        rig.pe.write(memory.view(records..records + 4), &[header(PUT, 8, offset), turn, forged, 0])?;
+        rig.pe.signal(memory.signal(inbox).set(32), rig.me())?;
+        rig.run_linear("aggregate_await", 1, 1, (words.view(..1), turn))?;
+        let error = context.destroy(&rig.pe).unwrap_err();
+        let Error::Aggregate(AggregateError::Service { me, reason }) = &error else { panic!("{forged:#x}: {error}") };
+        assert!(*me == rig.me() && reason.contains("is no record"), "{forged:#x}: {reason}");
+        assert_eq!(rig.pe.read(words.view(1..))?, [0], "{forged:#x}");
+        rig.pe.barrier_all()?;
+    }
     rig.finish()
 }
 

@@ -53,6 +53,7 @@ const CASES: &[Case] = &[
     ("aggregate_ages", aggregates::ages),
     ("aggregate_counts", aggregates::counts),
     ("aggregate_errors", aggregates::errors),
+    ("aggregate_forged", aggregates::forged),
     ("aggregate_occupies", aggregates::occupies),
     ("aggregate_rail_dies", aggregates::rail_dies),
     ("aggregates", aggregates::aggregates),

@@ -160,12 +160,23 @@ OXSHMEM_DEVICE void apply(const abi::AggregateService &service, uint64_t header,
     }
 }
 
+// Whether a record names memory that it may change: as much of the heap as it has bytes, and an
+// aligned word of a size that atomics or signals have.
+OXSHMEM_DEVICE bool has_target(uint64_t header) {
+    const Kind kind = kind_of(header);
+    const uint64_t bytes = bytes_of_value(header), offset = offset_in(header);
+    const bool is_word = bytes == 8 || (bytes == 4 && kind < Kind::signal_set);
+    return offset + bytes <= port::state().heap_bytes && (kind == Kind::put || (is_word && (offset & (bytes - 1)) == 0));
+}
+
 // Whether a header is one that a PE of this job writes. What is not says that memory was
-// overwritten.
+// overwritten, which any program can do: a record has to be safe to apply, whatever it is.
 OXSHMEM_DEVICE bool is_sound(const abi::AggregateService &service, uint64_t header, uint64_t room) {
+    const Kind kind = kind_of(header);
     const uint64_t length = length_of(header);
-    return static_cast<uint32_t>(kind_of(header)) < kKinds && destination_of(header) < service.n_own_node && length <= room &&
-           length != 0 && length % abi::kAggregateRecordBytes == 0;
+    return static_cast<uint32_t>(kind) < kKinds && destination_of(header) < service.n_own_node && length <= room &&
+           length != 0 && length % abi::kAggregateRecordBytes == 0 &&
+           (kind == Kind::skip || kind == Kind::fence || has_target(header));
 }
 
 // Applies what has arrived in an inbox, at most up to the end of a segment, and acknowledges it.
