@@ -28,6 +28,7 @@ jobs! {
     refused_ibgda_3: "refused", Ibgda, 3;
     stream_aborted_p2p_2: "stream_aborted", P2p, 2, "OXSHMEM_TIMEOUT" = "1h";
     stream_aborted_ibgda_3: "stream_aborted", Ibgda, 3, "OXSHMEM_TIMEOUT" = "1h";
+    stream_dropped_p2p_1: "stream_dropped", P2p, 1, "OXSHMEM_TIMEOUT" = "1h";
     stream_errors_p2p_1: "stream_errors", P2p, 1, "OXSHMEM_TIMEOUT" = "150ms";
     stream_errors_p2p_2: "stream_errors", P2p, 2, "OXSHMEM_TIMEOUT" = "150ms";
     stream_errors_ibgda_2: "stream_errors", Ibgda, 2, "OXSHMEM_TIMEOUT" = "150ms";

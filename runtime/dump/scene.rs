@@ -13,7 +13,7 @@ use super::text::{self, Round, State};
 use crate::abi;
 use crate::bootstrap::calls::Calls;
 use crate::config::Dumps;
-use crate::device::{Device, Wait};
+use crate::device::Device;
 use crate::fault::DeviceFault;
 
 /// Dumps that a PE makes of deadlines: programs may go on after a deadline, any number of times.
@@ -98,7 +98,6 @@ impl Scene {
     /// memory may wait for kernels that run.
     pub fn detach(&self) {
         self.over.store(true, Ordering::Release);
-        self.board.ended(Wait::Everything);
         let until = Instant::now() + PATIENCE;
         while let Err(TryLockError::WouldBlock) = self.ground.try_lock() {
             if Instant::now() > until {

@@ -125,5 +125,9 @@ impl Drop for Pe {
         if let Err(error) = stopped {
             tracing::warn!(%error, "a PE was dropped, and its kernels did not end in order");
         }
+        // A stream that the program has dropped waits for its work when the board drops it, and the
+        // waits of that work end once the abort word is set. Until then the board holds the stream,
+        // so that the wait above includes it.
+        self.scene().board.ended(Wait::Everything);
     }
 }

@@ -155,6 +155,7 @@ const CASES: &[Case] = &[
     ("sound_freed", sound::freed),
     ("spread", queues::spread),
     ("stream_aborted", streams::aborted),
+    ("stream_dropped", streams::dropped),
     ("stream_errors", streams::errors),
     ("streams", streams::streams),
     ("scarce_descriptors", buffers::scarce),

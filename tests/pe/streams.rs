@@ -197,6 +197,18 @@ pub fn errors(_: &[String]) -> Outcome {
     Ok(pe.finalize()?)
 }
 
+/// `stream_dropped`: the end of a PE ends what waits on a stream that the program has dropped. Run
+/// with a deadline that no test waits for.
+pub fn dropped(_: &[String]) -> Outcome {
+    let pe = oxshmem::init()?;
+    let signal = pe.alloc::<u64>(1)?;
+    let stream = pe.create_stream()?;
+    pe.on(&stream).signal_wait_until(signal.signal(0), Compare::Eq, 1)?;
+    drop(stream);
+    drop(pe);
+    Ok(())
+}
+
 /// The last PE aborts the job while the others' streams wait, for an hour if they were not told.
 pub fn aborted(_: &[String]) -> Outcome {
     let pe = oxshmem::init()?;
