@@ -102,9 +102,10 @@ impl Pe {
     /// waited for. Other slices of the same allocation are refused from then on.
     ///
     /// # Errors
-    /// The slice is stale or lent to cudarc, or PEs free different ones; then nothing was freed. Or
-    /// what [`synchronize`](Pe::synchronize) reports of the work on streams; then it was freed,
-    /// unless it had been lent.
+    /// The slice is stale or lent to cudarc, PEs free different ones, or work of a PE does not end
+    /// (`OXSHMEM_KERNEL_TIMEOUT`, on a GPU); then nothing was freed, and [`free_at`](Pe::free_at)
+    /// takes the address again. Or what [`synchronize`](Pe::synchronize) reports of work that has
+    /// ended; then it was freed, unless it had been lent.
     ///
     /// ```
     /// # fn main() -> oxshmem::Result<()> {
@@ -169,7 +170,8 @@ impl Pe {
     ///
     /// # Errors
     /// The allocation is in use by a loan or an aggregating context, or PEs passed different ones;
-    /// nothing has changed then. So too if it was lent and the device's work does not end.
+    /// nothing has changed then. So too if work goes on that may use it, or if it was lent and the
+    /// device's work ends with an error.
     pub(super) fn agree_to_end<A: Deref<Target = Allocation>>(
         &self,
         call: &str,
@@ -191,9 +193,14 @@ impl Pe {
         } else {
             self.synchronize()
         };
-        let described = match (&allocation, &ended) {
-            (Ok(allocation), Err(error)) if lent => {
-                format!("{call} at offset {:#x}, while work of its loans goes on: {error}", allocation.offset())
+        // What a wait has left on the board goes on, and may use the memory.
+        let (ended, goes_on) = match ended {
+            Err(error) if lent || !self.scene().board.is_idle() => (Ok(()), Err(error)),
+            ended => (ended, Ok(())),
+        };
+        let described = match (&allocation, &goes_on) {
+            (Ok(allocation), Err(error)) => {
+                format!("{call} at offset {:#x}, while work that may use it goes on: {error}", allocation.offset())
             }
             (Ok(allocation), _) => format!("{call} at offset {:#x}", allocation.offset()),
             (Err(error), _) => error.to_string(),
@@ -201,10 +208,7 @@ impl Pe {
         // A wrong call is an error here and at the others, which pass the right thing.
         let agreed = self.agree(call, &described);
         let allocation = allocation?;
-        if lent {
-            ended?;
-            return agreed.map(|()| (allocation, Ok(())));
-        }
+        goes_on?;
         agreed?;
         Ok((allocation, ended))
     }

@@ -91,8 +91,9 @@ impl Pe {
     /// it was before.
     ///
     /// # Errors
-    /// The slice is not registered memory, or is stale, or PEs pass different slices; nothing has
-    /// changed then. Or what [`synchronize`](Self::synchronize) reports.
+    /// The slice is not registered memory, or is stale, PEs pass different slices, or work of a PE
+    /// does not end (`OXSHMEM_KERNEL_TIMEOUT`, on a GPU); nothing has changed then. Or what
+    /// [`synchronize`](Self::synchronize) reports of work that has ended.
     ///
     /// ```
     /// # fn main() -> oxshmem::Result<()> {

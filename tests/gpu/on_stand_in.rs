@@ -276,14 +276,19 @@ pub fn held() -> Outcome {
     // SAFETY: the stream exists, and the program uses it no more.
     unsafe { works(sys::cuStreamDestroy_v2(raw)) };
     // Each call that waits for the copy reports it.
-    for wait in [Pe::synchronize, Pe::synchronize, |pe: &Pe| pe.free_at(pe.alloc::<u64>(1)?.address())] {
-        match wait(&pe) {
-            Err(Error::Device(DeviceError::StillRunning { kernels, .. })) => assert_eq!(kernels, "copies or stores"),
-            other => panic!("{other:?}"),
-        }
-    }
+    let is_late = |ended: oxshmem::Result<()>| match ended {
+        Err(Error::Device(DeviceError::StillRunning { kernels, .. })) => assert_eq!(kernels, "copies or stores"),
+        other => panic!("{other:?}"),
+    };
+    is_late(pe.synchronize());
+    is_late(pe.synchronize());
+    let (address, before) = (to.address(), pe.live_allocations());
+    is_late(pe.free(to));
+    assert_eq!(pe.live_allocations(), before, "the copy goes there");
     (driver.hold)(raw, 0);
     pe.synchronize()?;
+    pe.free_at(address)?;
+    assert_eq!(pe.live_allocations(), before - 1);
     Ok(pe.finalize()?)
 }
 
