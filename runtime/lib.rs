@@ -59,7 +59,8 @@
 //! # Threads and drop
 //! A [`Pe`] and a [`Joined`] are `Send` and not `Sync`: each belongs to one thread at a time, and
 //! so does what borrows a [`Pe`] to issue calls, [`OnStream`] and [`Atomic`]. Everything else is
-//! `Send` and `Sync`, except for [`CudaGpu`], which has handles of the driver.
+//! `Send` and `Sync`, except for [`CudaGpu`], which has handles of the driver. Other threads end the
+//! job of a PE by its [`JobHandle`].
 //!
 //! Dropping a [`Pe`] without [`finalize`](Pe::finalize), or a [`Joined`] without
 //! [`open`](Joined::open), leaves the job as a crash would. Dropping a [`Stream`] that the library
@@ -74,7 +75,7 @@
 //! shared::<SymmetricSlice<f32>>();
 //! shared::<(SymmetricView<'_, f32>, Strided<'_, f32>, Signal<'_>, SignalUpdate<'_>, RawMemory)>();
 //! shared::<(Stream, Team, TeamUniqueId, Module, Kernel, ModuleSource)>();
-//! shared::<(Contexts, Context, Aggregate, Counters, Trace)>();
+//! shared::<(Contexts, Context, Aggregate, Counters, Trace, JobHandle)>();
 //! shared::<(Config, config::ConfigBuilder, BuildInfo, LaunchConfig)>();
 //! shared::<(launch::LaunchOptions, launch::Outcome, bootstrap::UniqueId)>();
 //! shared::<(Error, DeviceFault, HeapError, TeamError, TransportError, StaleError)>();
@@ -160,7 +161,7 @@ pub use interop::Lent;
 pub use kernel::args::{KernelArg, KernelArgs};
 pub use kernel::{Kernel, Module};
 pub use memory::{MemoryBytes, MemoryKind, MemoryUse};
-pub use pe::{Joined, Path, Pe, init};
+pub use pe::{JobHandle, Joined, Path, Pe, init};
 pub use profile::{
     CallCount, CardCount, Counters, Origin, PeerCount, QpCount, RouteCount, TeamCount, Trace, TraceCall, Traffic,
     TransportCount,

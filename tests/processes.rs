@@ -154,4 +154,5 @@ deaths! {
     drops: PeStatus::Exited(0);
     drops_with_reason: PeStatus::Exited(0);
     aborts: PeStatus::Exited(0);
+    aborts_beside: PeStatus::Exited(0);
 }

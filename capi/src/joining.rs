@@ -5,14 +5,17 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use api::bootstrap::UniqueId;
-use api::{Config, Joined, Pe};
+use api::{Config, JobHandle, Joined, Pe};
 
 use crate::error::Failure;
 use crate::process::{Stage, pe, set_stage, stage};
-use crate::{int, status, units};
+use crate::{answer, int, status, units};
 
 /// The PE between `oxshmem_join` and `oxshmem_open`.
 static JOINED: Mutex<Option<Joined>> = Mutex::new(None);
+
+/// What ends the job of the PE while calls that have its lock wait.
+static JOB: Mutex<Option<JobHandle>> = Mutex::new(None);
 
 /// Copies of values that a call can return without waiting for other calls; -1 without a PE.
 static MY_PE: AtomicI32 = AtomicI32::new(-1);
@@ -23,6 +26,15 @@ static GPU: AtomicI32 = AtomicI32::new(-1);
 
 fn joined() -> MutexGuard<'static, Option<Joined>> {
     JOINED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Sets what ends the job. The lock is never held while a call waits.
+fn set_job(job: Option<JobHandle>) {
+    *JOB.lock().unwrap_or_else(PoisonError::into_inner) = job;
+}
+
+fn job() -> Option<JobHandle> {
+    JOB.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
 /// Joins a job, and opens no device.
@@ -39,6 +51,7 @@ fn join(config: impl FnOnce() -> Result<Config, Failure>) -> Result<(), Failure>
     N_PES.store(int(own.n_pes()), Ordering::Release);
     NODE_MY_PE.store(int(own.node_my_pe()), Ordering::Release);
     NODE_N_PES.store(int(own.node_n_pes()), Ordering::Release);
+    set_job(Some(own.job_handle()));
     *place = Some(own);
     set_stage(Stage::Joined);
     Ok(())
@@ -68,6 +81,7 @@ fn open() -> Result<(), Failure> {
         }
         Err(failure) => {
             forget();
+            set_job(None);
             Err(failure)
         }
     }
@@ -179,14 +193,21 @@ unsafe fn with_id(id: *const c_char, bytes: usize, pe: c_int, n_pes: c_int) -> R
 #[unsafe(no_mangle)]
 extern "C" fn oxshmem_finalize() -> c_int {
     status(|| {
-        if let Some(own) = joined().take() {
-            forget();
-            return Ok(own.leave()?);
-        }
-        let mut place = pe();
-        let own = place.take().ok_or_else(Failure::no_pe)?;
-        forget();
-        Ok(own.finalize()?)
+        let (mut place, mut open) = (joined(), pe());
+        let left = match (place.take(), open.take()) {
+            (None, None) => return Err(Failure::no_pe()),
+            (Some(own), _) => {
+                forget();
+                own.leave()
+            }
+            (None, Some(own)) => {
+                forget();
+                own.finalize()
+            }
+        };
+        // Until all PEs have come, the job can be ended.
+        set_job(None);
+        Ok(left?)
     })
 }
 
@@ -196,11 +217,7 @@ unsafe extern "C" fn oxshmem_abort(reason: *const c_char) -> c_int {
         // SAFETY: null, or a text that ends with 0, as the caller says.
         let reason = (!reason.is_null()).then(|| unsafe { CStr::from_ptr(reason) }.to_string_lossy());
         let reason = reason.as_deref().unwrap_or("the program has ended the job");
-        if let Some(own) = joined().as_ref() {
-            own.abort(reason);
-            return Ok(());
-        }
-        pe().as_ref().ok_or_else(Failure::no_pe)?.abort(reason);
+        job().ok_or_else(Failure::no_pe)?.abort(reason);
         Ok(())
     })
 }
@@ -211,23 +228,24 @@ unsafe extern "C" fn oxshmem_exit_job(exit_status: c_int, reason: *const c_char)
         // SAFETY: null, or a text that ends with 0, as the caller says.
         let reason = (!reason.is_null()).then(|| unsafe { CStr::from_ptr(reason) }.to_string_lossy());
         let reason = reason.as_deref().unwrap_or("the program has ended the job");
-        if let Some(own) = joined().as_ref() {
-            own.exit_job(exit_status, reason);
-            return Ok(());
-        }
-        pe().as_ref().ok_or_else(Failure::no_pe)?.exit_job(exit_status, reason);
+        job().ok_or_else(Failure::no_pe)?.exit_job(exit_status, reason);
         Ok(())
     })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn oxshmem_exit_status(exit_status: *mut c_int) -> c_int {
-    let told = joined().as_ref().map(Joined::exit_status).or_else(|| pe().as_ref().map(Pe::exit_status)).flatten();
-    // SAFETY: null, or a place for a number.
-    if let (Some(told), Some(to)) = (told, unsafe { exit_status.as_mut() }) {
-        *to = told;
-    }
-    c_int::from(told.is_some())
+    answer(
+        |_| 0,
+        || {
+            let told = job().and_then(|job| job.exit_status());
+            // SAFETY: null, or a place for a number.
+            if let (Some(told), Some(to)) = (told, unsafe { exit_status.as_mut() }) {
+                *to = told;
+            }
+            Ok(c_int::from(told.is_some()))
+        },
+    )
 }
 
 #[unsafe(no_mangle)]

@@ -1,8 +1,9 @@
 //! `liboxshmem`: the host API for C and C++ programs, declared in `oxshmem/host.h`, which says what
 //! each function does.
 //!
-//! The process's PE lives behind a lock, so calls from several threads take turns. A panic ends no
-//! foreign frame: it is an `OXSHMEM_ERROR_INTERNAL`.
+//! The process's PE lives behind a lock, so calls from several threads take turns. Those that end
+//! the job have a handle of their own. A panic ends no foreign frame: it is an
+//! `OXSHMEM_ERROR_INTERNAL`.
 
 #![warn(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)]
 #![allow(clippy::missing_safety_doc)] // Callers are C programs: what they promise is in host.h.

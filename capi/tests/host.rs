@@ -5,28 +5,32 @@
 mod common;
 
 use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Compiles `programs/host.c` in this language, into a folder of this name.
 fn program(name: &str, compiler: &str, standard: &str, language: &str) -> PathBuf {
-    let path = common::scratch(name).join("host");
+    compile("host.c", &common::scratch(name).join("host"), compiler, &[standard, "-x", language])
+}
+
+fn compile(source: &str, path: &Path, compiler: &str, options: &[&str]) -> PathBuf {
     let library = common::library();
     common::succeeds(
         Command::new(compiler)
-            .args([standard, "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-x", language])
-            .arg(common::manifest().join("tests/programs/host.c"))
+            .args(options)
+            .args(["-Wall", "-Wextra", "-Wpedantic", "-Werror"])
+            .arg(common::manifest().join("tests/programs").join(source))
             .arg("-I")
             .arg(common::manifest().join("../device-kernels/include"))
             .arg("-L")
             .arg(&library)
             .args(["-loxshmem", &format!("-Wl,-rpath,{}", library.display()), "-o"])
-            .arg(&path),
+            .arg(path),
     );
-    path
+    path.to_path_buf()
 }
 
-fn passes(program: &std::path::Path, transport: &str, npes: u32) {
+fn passes(program: &Path, transport: &str, npes: u32) {
     let variables = [("OXSHMEM_DEVICE", "cpu"), ("OXSHMEM_TRANSPORT", transport), ("OXSHMEM_TIMEOUT", "300ms")];
     common::job(program, &[], npes, &variables);
 }
@@ -62,6 +66,16 @@ fn contexts_choose_their_rails() {
 #[test]
 fn from_cxx() {
     passes(&program("c++", "c++", "-std=c++17", "c++"), "p2p", 2);
+}
+
+/// A thread ends the job while another one waits in a call. Otherwise that waits until the kernel is
+/// stopped, which is another error.
+#[test]
+fn a_job_is_ended_while_a_call_waits() {
+    let path = common::scratch("ends").join("ends");
+    let program = compile("ends.c", &path, "cc", &["-std=gnu11", "-pthread"]);
+    let variables = [("OXSHMEM_DEVICE", "cpu"), ("OXSHMEM_TIMEOUT", "1h"), ("OXSHMEM_KERNEL_TIMEOUT", "30s")];
+    common::succeeds(Command::new(program).envs(variables));
 }
 
 /// What host.h says in numbers is what the library has.

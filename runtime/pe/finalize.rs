@@ -1,7 +1,10 @@
 //! The end of a PE: in order, with an error, or by drop.
 
+use std::sync::Arc;
+
 use super::Pe;
 use super::init::report;
+use super::job_handle::JobHandle;
 use super::parts::{ABORT_AT, REPORT_BYTES};
 use crate::Result;
 use crate::abi;
@@ -91,6 +94,14 @@ impl Pe {
     #[must_use]
     pub fn exit_status(&self) -> Option<i32> {
         self.bootstrap.failure()?.exit_status()
+    }
+
+    /// Returns a handle by which any thread ends the job, also while this PE's thread waits.
+    ///
+    /// See [`JobHandle`] for an example.
+    #[must_use]
+    pub fn job_handle(&self) -> JobHandle {
+        JobHandle::new(Arc::downgrade(&self.bootstrap))
     }
 
     /// Lists the allocations that were not freed.

@@ -13,6 +13,7 @@ use oxshmem_system::mixing::digest;
 use oxshmem_system::words::const32;
 
 use super::Pe;
+use super::job_handle::JobHandle;
 use super::loans::Loans;
 use super::memory::Backing;
 use super::occupied::Occupied;
@@ -275,6 +276,23 @@ impl Joined {
     #[must_use]
     pub fn exit_status(&self) -> Option<i32> {
         self.bootstrap.failure()?.exit_status()
+    }
+
+    /// Returns a handle by which any thread ends the job, also after [`open`](Self::open).
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// let joined = oxshmem::Pe::join(oxshmem::Config::from_env()?)?;
+    /// let job = joined.job_handle();
+    /// let pe = joined.open()?;
+    /// job.abort("no input");
+    /// assert!(pe.synchronize().is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn job_handle(&self) -> JobHandle {
+        JobHandle::new(Arc::downgrade(&self.bootstrap))
     }
 
     /// Leaves the job in order, before a device was opened. Collective.

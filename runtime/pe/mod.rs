@@ -3,6 +3,7 @@
 mod buffers;
 mod finalize;
 mod init;
+mod job_handle;
 mod launch;
 pub(crate) mod loans;
 pub(crate) mod memory;
@@ -19,6 +20,7 @@ use std::time::Duration;
 use oxshmem_hca::provider::{Attempt, Counters};
 
 pub use init::{Joined, init};
+pub use job_handle::JobHandle;
 use loans::Loans;
 use occupied::Occupied;
 use parts::Parts;

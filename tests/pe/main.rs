@@ -49,6 +49,7 @@ type Case = (&'static str, fn(&[String]) -> Outcome);
 
 const CASES: &[Case] = &[
     ("aborts", processes::aborts),
+    ("aborts_beside", processes::aborts_beside),
     ("aggregate_absent", aggregates::absent),
     ("aggregate_ages", aggregates::ages),
     ("aggregate_counts", aggregates::counts),

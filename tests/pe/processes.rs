@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use oxshmem::{Error, Operations, Pe};
 use rustix::process::{Signal, getpid, kill_process};
@@ -280,6 +281,31 @@ pub fn few_files(args: &[String]) -> Outcome {
     pe.barrier_all()?;
     assert_eq!(pe.read(&words)?, vec![7; pe.n_pes()]);
     Ok(pe.finalize()?)
+}
+
+/// One whose thread waits for the others aborts by another thread.
+pub fn aborts_beside(_: &[String]) -> Outcome {
+    let pe = oxshmem::init()?;
+    print_sockets()?;
+    if pe.my_pe() == DYING {
+        let job = pe.job_handle();
+        let thread = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(100));
+            job.abort("the moon is full");
+        });
+        let error = pe.barrier_all().expect_err("the others never come");
+        assert!(error.to_string().contains("the moon is full"), "{error}");
+        assert!(thread.join().is_ok());
+        return Ok(());
+    }
+    let error = loop {
+        match pe.synchronize() {
+            Ok(()) => thread::sleep(Duration::from_millis(1)),
+            Err(error) => break error,
+        }
+    };
+    assert!(error.to_string().contains("the moon is full"), "{error}");
+    named(&error)
 }
 
 /// One that aborts tells the others why.

@@ -11,8 +11,8 @@
  * OXSHMEM_TIMEOUT for other PEs, OXSHMEM_KERNEL_TIMEOUT for kernels, OXSHMEM_BOOTSTRAP_TIMEOUT for joining a job, and
  * OXSHMEM_MEETING_TIMEOUT for allocation, the making of teams, and finalize.
  *
- * Threads. Any thread may call. Calls are executed one at a time, so a call that waits delays the others. All PEs make
- * collective calls in the same order.
+ * Threads. Any thread may call. Calls are executed one at a time, so a call that waits delays the others, except for
+ * oxshmem_abort, oxshmem_exit_job and oxshmem_exit_status. All PEs make collective calls in the same order.
  *
  * Streams. `stream` is a cudaStream_t or CUstream of the PE's GPU, null for the legacy default stream; on the `cpu` device it
  * is null and means the PE's own stream. Calls without a stream run on the PE's own stream and return when they are done. They
