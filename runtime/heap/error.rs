@@ -88,10 +88,12 @@ pub enum HeapError {
         /// Bytes of an element.
         element_bytes: usize,
     },
-    /// A strided transfer of elements that are not aligned to their size.
-    #[error("strided transfers move aligned elements; {address:#x} is not a multiple of {element_bytes} bytes")]
+    /// Elements, given by an address, that are not aligned to their size.
+    #[error(
+        "the address {address:#x} of elements is not a multiple of their {element_bytes} bytes; pass one that is, or copy bytes"
+    )]
     Misaligned {
-        /// The address, on either side.
+        /// The address, of either side of a transfer.
         address: u64,
         /// Bytes of an element.
         element_bytes: usize,

@@ -68,6 +68,14 @@ fn span(n: usize, stride: usize, element_bytes: usize) -> usize {
     }
 }
 
+/// Refuses elements that are not aligned to their size, for which a GPU ends its context.
+fn check_aligned(address: u64, element_bytes: usize) -> Result<(), HeapError> {
+    if address.is_multiple_of(element_bytes as u64) {
+        return Ok(());
+    }
+    Err(HeapError::Misaligned { address, element_bytes })
+}
+
 impl StridedTransfer {
     /// Copies from here to the symmetric side. On a stream the local side is memory that the device
     /// can read.
@@ -174,9 +182,9 @@ impl StridedTransfer {
             let (stride, bytes) = (strides.into_iter().min().unwrap_or(0), self.element_bytes);
             return Err(HeapError::Strided { stride, element_bytes: bytes }.into());
         }
-        let misaligned = |address: &&u64| !address.is_multiple_of(self.element_bytes as u64);
-        if let (false, Some(&address)) = (self.n == 0, [self.symmetric, self.local].iter().find(misaligned)) {
-            return Err(HeapError::Misaligned { address, element_bytes: self.element_bytes }.into());
+        if self.n != 0 {
+            check_aligned(self.symmetric, self.element_bytes)?;
+            check_aligned(self.local, self.element_bytes)?;
         }
         let spans = strides.map(|stride| span(self.n, stride, self.element_bytes));
         let symmetric = own.view_at::<u8>(self.symmetric, spans[0]).resolve(own.id())?.0;
@@ -221,7 +229,8 @@ fn is_direct<I: Operations>(own: &Pe, address: u64, bytes: usize) -> Result<bool
 /// is made, also on a stream.
 ///
 /// # Errors
-/// Memory that is not allocated, another number of bytes, or what the issuer reports.
+/// Memory that is not allocated, another number of bytes, an address that is not a multiple of it,
+/// or what the issuer reports.
 ///
 /// ```
 /// # fn main() -> oxshmem::Result<()> {
@@ -239,6 +248,7 @@ pub fn put_word<I: Operations>(issuer: &I, address: u64, word: u64, bytes: usize
     if ![1, 2, 4, 8].contains(&bytes) {
         return Err(HeapError::Strided { stride: 1, element_bytes: bytes }.into());
     }
+    check_aligned(address, bytes)?;
     let address = own.view_at::<u8>(address, bytes).resolve(own.id())?.0;
     let _call = begins(issuer, Operation::P, Subject::Peer(pe), bytes as u64);
     let stream = issuer.issuing_stream()?;
@@ -291,8 +301,8 @@ pub struct Variables {
 /// Waits until each of the variables compares true.
 ///
 /// # Errors
-/// Variables that are not allocated, another type, addresses that the device cannot read, or what
-/// the issuer reports.
+/// Variables that are not allocated, another type, addresses that the device cannot read or that are
+/// not aligned to their elements, or what the issuer reports.
 ///
 /// # Safety
 /// `status`, and the values if each has one, name `n` readable elements until the wait has ended.
@@ -333,6 +343,11 @@ pub unsafe fn wait_until_all<I: Operations>(
         Wanted::Same(value) => (value, 0),
         Wanted::Each(values) => (0, values),
     };
+    if n != 0 {
+        check_aligned(variables, bytes as usize)?;
+        check_aligned(status, 4)?;
+        check_aligned(values, bytes as usize)?;
+    }
     for (address, bytes) in [(status, 4), (values, bytes as usize)] {
         let known = own.locate(address, (bytes * n) as u64)? == LocalPlace::Heap;
         if address != 0 && n != 0 && !known && !own.device().is_accessible(address, (bytes * n) as u64) {

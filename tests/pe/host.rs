@@ -1,5 +1,6 @@
 //! The host API: transfers, atomics, signals, the symmetric heap, and the life of a PE.
 
+use oxshmem::by_address::{Variables, Wanted, put_word, wait_until_all};
 use oxshmem::{AtomicValue, BitwiseValue, Compare, Config, Error, HeapError, Operations, Pe};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -280,12 +281,40 @@ fn refused(pe: &Pe) -> Outcome {
         assert!(matches!(error, Error::Heap(HeapError::Asymmetric { .. })), "{error:?}");
         assert_eq!(pe.live_allocations(), before, "nothing was freed");
     }
+    misaligned(pe)?;
     // The heap is as usable as before.
     let slice = pe.alloc::<u64>(1)?;
     pe.put(&slice, &[me as u64], (me + 1) % n)?;
     pe.barrier_all()?;
     assert_eq!(pe.read(slice.view(..1))?, [((me + n - 1) % n) as u64]);
     Ok(())
+}
+
+/// Elements that are not aligned to their size, for which a GPU would end its context.
+fn misaligned(pe: &Pe) -> Outcome {
+    const UINT32: u32 = 6;
+    let (cells, stream) = (pe.alloc::<u64>(4)?, pe.create_stream()?);
+    let (on, at) = (pe.on(&stream), cells.address());
+    let refused = |call: oxshmem::Result<()>, at: u64, bytes: usize| match call {
+        Err(Error::Heap(HeapError::Misaligned { address, element_bytes })) => {
+            assert_eq!((address, element_bytes), (at, bytes));
+        }
+        other => panic!("{at:#x}, {bytes} bytes: {other:?}"),
+    };
+    for bytes in [2, 4, 8] {
+        let odd = at + bytes as u64 / 2;
+        refused(put_word(&on, odd, 1, bytes, pe.my_pe()), odd, bytes);
+    }
+    let odd = at + 2;
+    for (address, status, wanted) in [(odd, 0, Wanted::Same(0)), (at, odd, Wanted::Same(0)), (at, 0, Wanted::Each(odd))]
+    {
+        let variables = Variables { element: UINT32, address, n: 1, status };
+        // SAFETY: status and value are inside the cells.
+        refused(unsafe { wait_until_all(&on, &variables, Compare::Eq, wanted) }, odd, 4);
+    }
+    on.synchronize()?;
+    assert_eq!(pe.read(&cells)?, [0; 4]);
+    Ok(pe.free(cells)?)
 }
 
 /// init and finalize several times in one process, with different heaps; one PE at a time.
