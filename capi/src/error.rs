@@ -6,7 +6,7 @@ use std::ffi::{CString, c_char};
 
 use api::Error;
 
-use crate::process::{self, Stage};
+use crate::stage::{self, Stage};
 
 /// `oxshmem_status`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,7 +49,7 @@ impl Failure {
     }
 
     pub fn no_pe() -> Self {
-        if process::stage() == Stage::Joined {
+        if stage::stage() == Stage::Joined {
             return Self::no_pe_because("the PE has joined the job and has no device yet: call oxshmem_open first");
         }
         Self::no_pe_because("there is no PE: call oxshmem_init first, and nothing after oxshmem_finalize")

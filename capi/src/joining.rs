@@ -8,7 +8,8 @@ use api::bootstrap::UniqueId;
 use api::{Config, JobHandle, Joined, Pe};
 
 use crate::error::Failure;
-use crate::process::{Stage, pe, set_stage, stage};
+use crate::process::pe;
+use crate::stage::{Stage, set_stage, stage};
 use crate::{answer, int, status, units};
 
 /// The PE between `oxshmem_join` and `oxshmem_open`.

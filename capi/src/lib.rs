@@ -16,6 +16,7 @@ mod counters;
 mod error;
 mod joining;
 mod process;
+mod stage;
 mod teams;
 mod units;
 
@@ -456,7 +457,7 @@ extern "C" fn oxshmemx_module_unregister(module: *mut c_void) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn oxshmem_unit_register(unit: *const units::RawUnit) {
     // SAFETY: the caller's promise: a static object.
-    status(|| unsafe { units::register(unit) });
+    status(|| unsafe { process::register_unit(unit) });
 }
 
 #[unsafe(no_mangle)]

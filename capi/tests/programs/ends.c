@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * One thread waits for a signal that never comes, and another one ends the job meanwhile. */
+ * One thread waits for a signal that never comes. Another one opens a library with kernels meanwhile, as its constructor
+ * tells, and ends the job. */
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,6 +9,7 @@
 
 #include <oxshmem/host.h>
 
+static const oxshmem_unit unit = {0, 0, "ends.c", NULL};
 static int failures;
 
 static void check(int good, const char *what) {
@@ -23,6 +25,7 @@ static void *ends(void *unused) {
     (void)unused;
     /* By now the other thread waits. */
     nanosleep(&pause, NULL);
+    oxshmem_unit_register(&unit);
     check(oxshmem_exit_status(&told) == 0 && told == -1, "a status before the end");
     check(oxshmem_exit_job(7, "enough") == OXSHMEM_SUCCESS, "exit_job");
     check(oxshmem_abort("more") == OXSHMEM_SUCCESS, "abort after the end");
@@ -46,6 +49,7 @@ int main(void) {
     check(strstr(oxshmem_error(), "enough") != NULL, "the reason");
     pthread_join(thread, NULL);
     check(oxshmem_finalize() == OXSHMEM_ERROR_JOB_FAILED, "finalize");
+    oxshmem_unit_unregister(&unit);
     check(oxshmem_exit_status(&told) == 0, "a status after the PE");
     check(oxshmem_exit_job(1, "late") == OXSHMEM_ERROR_NOT_INITIALIZED, "exit_job after the PE");
     return failures != 0;
