@@ -11,19 +11,14 @@ use std::ffi::c_void;
 /// ```
 /// oxshmem::include_module!(OPERATIONS, "host_ops"); // what the build script of this package compiles
 ///
-/// assert_eq!(OPERATIONS.name, "host_ops");
+/// assert_eq!(OPERATIONS.name(), "host_ops");
 /// ```
 #[derive(Debug, Clone, Copy)]
-#[non_exhaustive]
 pub struct ModuleSource {
-    /// The module's name.
-    pub name: &'static str,
-    /// PTX per virtual architecture (80 for sm_80), ascending; empty if no CUDA compiler was there
-    /// at build time.
-    pub ptx: &'static [(u32, &'static str)],
-    /// Cubins per real architecture (80 for sm_80), ascending, which need no compilation by the
-    /// driver; empty likewise.
-    pub cubins: &'static [(u32, &'static [u8])],
+    pub(crate) name: &'static str,
+    pub(crate) ptx: &'static [(u32, &'static str)],
+    /// Whole cubins, which is why no program can change them: the driver is told no size.
+    pub(crate) cubins: &'static [(u32, &'static [u8])],
     /// Describes the module's CPU object.
     pub(crate) cpu: unsafe extern "C" fn() -> *const c_void,
 }
@@ -32,7 +27,8 @@ impl ModuleSource {
     /// Returns what generated code calls.
     ///
     /// # Safety
-    /// `cpu` is the function that the build compiled into the module's CPU object.
+    /// `cpu` is the function that the build compiled into the module's CPU object, and each cubin is
+    /// whole.
     #[doc(hidden)]
     #[must_use]
     pub const unsafe fn from_build(
@@ -42,6 +38,40 @@ impl ModuleSource {
         cpu: unsafe extern "C" fn() -> *const c_void,
     ) -> Self {
         Self { name, ptx, cubins, cpu }
+    }
+
+    /// Returns the module's name.
+    ///
+    /// See [`ModuleSource`] for an example.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Returns PTX per virtual architecture (80 for sm_80), ascending; empty if no CUDA compiler
+    /// was there at build time.
+    ///
+    /// ```
+    /// oxshmem::include_module!(OPERATIONS, "host_ops");
+    ///
+    /// assert_eq!(OPERATIONS.ptx().is_empty(), oxshmem::build_info().cuda.is_none());
+    /// ```
+    #[must_use]
+    pub const fn ptx(&self) -> &'static [(u32, &'static str)] {
+        self.ptx
+    }
+
+    /// Returns cubins per real architecture (80 for sm_80), ascending, which need no compilation by
+    /// the driver; empty if there are none.
+    ///
+    /// ```
+    /// oxshmem::include_module!(OPERATIONS, "host_ops");
+    ///
+    /// assert!(OPERATIONS.cubins().iter().all(|(_, cubin)| cubin.starts_with(b"\x7fELF")));
+    /// ```
+    #[must_use]
+    pub const fn cubins(&self) -> &'static [(u32, &'static [u8])] {
+        self.cubins
     }
 
     /// Returns the description of the module's CPU object, for tests of the executor.

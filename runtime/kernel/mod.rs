@@ -177,9 +177,9 @@ impl Pe {
     /// [`DEVICE_LIBRARY`](crate::device::cuda::DEVICE_LIBRARY).
     ///
     /// # Errors
-    /// What the driver's linker says: `code` is not relocatable, or from headers of another version
-    /// of the device ABI; or its kernels may have fewer than 64 registers a thread. Or this is not
-    /// the `cuda` device.
+    /// `code` is shorter than its header says. What the driver's linker says: it is not relocatable,
+    /// or from headers of another version of the device ABI; or its kernels may have fewer than 64
+    /// registers a thread. Or this is not the `cuda` device.
     ///
     /// ```
     /// # fn main() -> oxshmem::Result<()> {

@@ -122,7 +122,7 @@ pub fn cudarc_api() -> Outcome {
     // A module of cudarc uses the device API, and its kernel takes lent memory.
     let (major, minor) = context.compute_capability()?;
     let fits = |arch: u32| arch as i32 <= major * 10 + minor;
-    let (_, ptx) = GPU.ptx.iter().rfind(|(arch, _)| fits(*arch)).ok_or("no PTX")?;
+    let (_, ptx) = GPU.ptx().iter().rfind(|(arch, _)| fits(*arch)).ok_or("no PTX")?;
     let module = context.load_module(Ptx::from_src(ptx.trim_end_matches('\0')))?;
     pe.register_cuda_module(&module)?;
     let kernel = module.load_function("who_am_i")?;

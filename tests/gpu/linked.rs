@@ -140,6 +140,10 @@ pub fn linked() -> Outcome {
     let other_abi = format!("oxshmem_library_fence_v{}", abi::ABI_VERSION + 1);
     assert!(refused(ptx(&other_abi).as_bytes()).contains(&other_abi));
     refused(b"this is no PTX");
+    let cut_off = pe.link_module(&LINKED[..LINKED.len() / 2]);
+    let is_told =
+        |error: &DeviceError| matches!(error, DeviceError::CudaModule { source: ModuleError::Truncated { .. }, .. });
+    assert!(matches!(&cut_off, Err(Error::Device(error)) if is_told(error)), "{cut_off:?}");
     pe.link_module(ptx(&format!("oxshmem_library_fence_v{}", abi::ABI_VERSION)).as_bytes())?;
 
     // SAFETY: nothing uses them any more.

@@ -30,11 +30,11 @@ fn module(text: &'static str) -> ModuleSource {
     source("made_up", Box::leak(Box::new([(80, text)])))
 }
 
-fn source(name: &'static str, ptx: &'static [(u32, &'static str)]) -> ModuleSource {
+pub fn source(name: &'static str, ptx: &'static [(u32, &'static str)]) -> ModuleSource {
     unsafe extern "C" fn no_object() -> *const c_void {
         std::ptr::null()
     }
-    // SAFETY: on the `cuda` device nothing calls the function.
+    // SAFETY: on the `cuda` device nothing calls the function, and there are no cubins.
     unsafe { ModuleSource::from_build(name, ptx, &[], no_object) }
 }
 

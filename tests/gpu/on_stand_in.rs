@@ -9,6 +9,7 @@ use oxshmem::by_address::put_word;
 use oxshmem::device::DeviceError;
 use oxshmem::{Config, Error, LaunchConfig, Operations, Pe, Stream, SymmetricSlice};
 
+use crate::modules::source;
 use crate::streams::works;
 use crate::{GPU, Outcome, init, init_with};
 
@@ -179,16 +180,13 @@ pub fn early() -> Outcome {
     let pe = init()?;
     let driver = StandIn::loaded();
     let (raw, stream) = followed(&pe);
-    let (_, ptx) = GPU.ptx.first().ok_or("no PTX")?;
+    let (_, ptx) = GPU.ptx().first().ok_or("no PTX")?;
     let grid = LaunchConfig::linear(1, 1);
     for (says, launch) in
         [("", "launch busy"), (".global .align 1 .u8 oxshmem_syncs_grid_dependency = 1;", "launch busy early")]
     {
-        let mut module = GPU;
         let ptx: &'static str = format!("{ptx}\n{says}\n").leak();
-        module.ptx = vec![(80, ptx)].leak();
-        module.cubins = &[];
-        let busy = pe.load(Box::leak(Box::new(module)))?.kernel("busy")?;
+        let busy = pe.load(&source(GPU.name(), vec![(80, ptx)].leak()))?.kernel("busy")?;
         driver.calls(raw);
         // SAFETY: the stand-in executes nothing.
         unsafe {

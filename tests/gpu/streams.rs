@@ -304,7 +304,7 @@ pub fn own_modules() -> Outcome {
     let pe = init()?;
     let (major, minor) = context.compute_capability()?;
     let fits = |arch: u32| arch as i32 <= major * 10 + minor;
-    let (_, ptx) = GPU.ptx.iter().rfind(|(arch, _)| fits(*arch)).ok_or("no PTX")?;
+    let (_, ptx) = GPU.ptx().iter().rfind(|(arch, _)| fits(*arch)).ok_or("no PTX")?;
     context.bind_to_thread()?;
     let load = |ptx: &str| {
         let text = CString::new(ptx).unwrap();

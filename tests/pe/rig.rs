@@ -76,7 +76,7 @@ impl Rig {
             "PE {}: kernels/{}.cu:{line}: {kernel}, block {block}, thread {thread}: {seen:#x} instead of {wanted:#x}, and {} more \
              wrong values",
             self.me(),
-            self.source.name,
+            self.source.name(),
             failures - 1
         );
         Ok(())

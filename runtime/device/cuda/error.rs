@@ -50,6 +50,14 @@ pub enum ModuleError {
         /// What its compiler printed.
         log: String,
     },
+    /// Code that is not whole.
+    #[error("the code has {given} bytes, and its header says that it has {needed}; pass all of it")]
+    Truncated {
+        /// Bytes that were passed.
+        given: u64,
+        /// Bytes by the header, at least.
+        needed: u64,
+    },
     /// The driver could not link it with the device library.
     #[error(
         "cannot link it with the device library: {source}{}; compile it with OXSHMEM_DEVICE_LIBRARY, as relocatable code, with the headers \

@@ -45,6 +45,48 @@ fn kind_of(code: &[u8]) -> CUjitInputType {
     }
 }
 
+/// Returns how many bytes code has, or its header, by what it says of itself; 0 for text. The driver
+/// believes that, whatever size it is told.
+fn bytes_said(code: &[u8]) -> u64 {
+    /// The layouts of elf.h (64 bits, little-endian) and of fatbinary_section.h.
+    const ELF_HEADER: usize = 64;
+    const SEGMENT: usize = 56;
+    const SECTION: usize = 64;
+    const FAT_HEADER: usize = 16;
+    const NO_BITS: u64 = 8;
+    // What lies outside has been found to be missing, or is.
+    let number = |at: u64, bytes: usize| {
+        let at = usize::try_from(at).unwrap_or(usize::MAX);
+        let mut word = [0; 8];
+        word[..bytes].copy_from_slice(code.get(at..at.saturating_add(bytes)).unwrap_or(&[0; 8][..bytes]));
+        u64::from_le_bytes(word)
+    };
+    match kind_of(code) {
+        CUjitInputType::CU_JIT_INPUT_FATBINARY if code.len() < FAT_HEADER => FAT_HEADER as u64,
+        CUjitInputType::CU_JIT_INPUT_FATBINARY => number(8, 8).saturating_add(number(6, 2)),
+        CUjitInputType::CU_JIT_INPUT_CUBIN if code.len() < ELF_HEADER => ELF_HEADER as u64,
+        CUjitInputType::CU_JIT_INPUT_CUBIN => {
+            let table = |at: u64, count: u64, entry: usize| {
+                let (first, entry_bytes, entries) = (number(at, 8), number(count - 2, 2), number(count, 2));
+                let end = first.saturating_add(entries * entry_bytes.max(entry as u64));
+                let each = (0..entries).map(move |i| first.saturating_add(i * entry_bytes));
+                (end, if end > code.len() as u64 { None } else { Some(each) })
+            };
+            let (segments_end, segments) = table(32, 56, SEGMENT);
+            let (sections_end, sections) = table(40, 60, SECTION);
+            let of_segments =
+                segments.into_iter().flatten().map(|at| number(at + 8, 8).saturating_add(number(at + 32, 8)));
+            let of_sections = sections
+                .into_iter()
+                .flatten()
+                .filter(|at| number(at + 4, 4) != NO_BITS)
+                .map(|at| number(at + 24, 8).saturating_add(number(at + 32, 8)));
+            of_segments.chain(of_sections).fold(segments_end.max(sections_end), u64::max)
+        }
+        _ => 0,
+    }
+}
+
 /// Returns a number in the place of a pointer, as the driver takes options.
 fn number(value: usize) -> *mut c_void {
     std::ptr::without_provenance_mut(value)
@@ -121,6 +163,10 @@ pub(super) fn link(code: &[u8]) -> Result<Vec<u8>, ModuleError> {
     if DEVICE_LIBRARY.is_empty() {
         return Err(ModuleError::NoPtx);
     }
+    let (given, needed) = (code.len() as u64, bytes_said(code));
+    if needed > given {
+        return Err(ModuleError::Truncated { given, needed });
+    }
     let mut text = Vec::new();
     let kind = kind_of(code);
     let code = if kind == CUjitInputType::CU_JIT_INPUT_PTX && code.last() != Some(&0) {
@@ -155,6 +201,47 @@ mod tests {
         assert_eq!(kind_of(b""), CUjitInputType::CU_JIT_INPUT_PTX);
     }
 
+    /// An ELF file of a header, one segment and two sections, of which one has no bytes in the file.
+    fn elf() -> Vec<u8> {
+        let mut elf = vec![0u8; 64 + 56 + 2 * 64 + 16];
+        let mut set = |at: usize, value: &[u8]| elf[at..at + value.len()].copy_from_slice(value);
+        set(0, b"\x7fELF\x02\x01");
+        set(32, &64u64.to_le_bytes());
+        set(40, &120u64.to_le_bytes());
+        for (at, number) in [(54, 56u16), (56, 1), (58, 64), (60, 2)] {
+            set(at, &number.to_le_bytes());
+        }
+        set(64 + 8, &248u64.to_le_bytes());
+        set(64 + 32, &16u64.to_le_bytes());
+        set(120 + 4, &1u32.to_le_bytes());
+        set(120 + 24, &248u64.to_le_bytes());
+        set(120 + 32, &16u64.to_le_bytes());
+        set(184 + 4, &8u32.to_le_bytes());
+        set(184 + 32, &(1u64 << 40).to_le_bytes());
+        elf
+    }
+
+    #[test]
+    fn code_that_is_cut_off_is_told_by_its_header() {
+        let elf = elf();
+        for bytes in 4..elf.len() {
+            assert!(bytes_said(&elf[..bytes]) > bytes as u64, "{bytes}");
+        }
+        assert_eq!(bytes_said(&elf), elf.len() as u64);
+        let mut endless = elf.clone();
+        endless[120 + 32..120 + 40].fill(0xff);
+        assert_eq!(bytes_said(&endless), u64::MAX);
+
+        let fat = [&0xba55_ed50_u32.to_le_bytes()[..], &[1, 0, 16, 0], &24u64.to_le_bytes(), &[0; 24]].concat();
+        for bytes in 4..fat.len() {
+            assert!(bytes_said(&fat[..bytes]) > bytes as u64, "{bytes}");
+        }
+        assert_eq!(bytes_said(&fat), fat.len() as u64);
+        for text in [&b""[..], b"//", b"\x7fEL", b".version 9.0"] {
+            assert_eq!(bytes_said(text), 0);
+        }
+    }
+
     #[test]
     fn the_device_library_is_a_fat_binary() {
         if DEVICE_LIBRARY.is_empty() {
@@ -162,6 +249,7 @@ mod tests {
             return;
         }
         assert_eq!(kind_of(DEVICE_LIBRARY), CUjitInputType::CU_JIT_INPUT_FATBINARY);
+        assert!(bytes_said(DEVICE_LIBRARY) <= DEVICE_LIBRARY.len() as u64);
         assert_eq!(DEVICE_LIBRARY.as_ptr().align_offset(64), 0);
     }
 }

@@ -448,7 +448,7 @@ impl Drop for CudaModule {
 fn load_image(source: &ModuleSource, ptx: &str, architecture: u32) -> Result<CUmodule, ModuleError> {
     let Some(cubin) = select_cubin(source.cubins, architecture) else { return compile(ptx) };
     let mut module = std::ptr::null_mut();
-    // SAFETY: a whole cubin, whose header says how long it is.
+    // SAFETY: a whole cubin (`ModuleSource::from_build`), whose header says how long it is.
     match unsafe { driver!(cuModuleLoadData(&raw mut module, cubin.as_ptr().cast())) } {
         Ok(()) => Ok(module),
         Err(error) if error.loses_context() => Err(ModuleError::Load { source: error, log: String::new() }),
