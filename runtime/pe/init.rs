@@ -513,6 +513,7 @@ impl Connected {
             config: self.config,
             bootstrap: joined.bootstrap,
             init_phases: Vec::new(),
+            unreported: RefCell::default(),
             named: RefCell::default(),
             wait_check: None,
             profile: joined.profile,

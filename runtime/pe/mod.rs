@@ -36,6 +36,7 @@ use crate::context::ContextTable;
 use crate::device::{self, CudaGpu, Device, LoadedModule};
 use crate::dump::scene::Scene;
 use crate::dump::watcher::Watched;
+use crate::fault::DeviceFault;
 use crate::heap::SymmetricHeap;
 use crate::identity::PeId;
 use crate::profile::device::DevicePlaces;
@@ -135,6 +136,8 @@ pub struct Pe {
     /// Whether a wait for the PE's own stream has ended by its deadline, and none has ended well
     /// since: what is queued there may still use the staging buffer.
     own_is_late: Cell<bool>,
+    /// An error of device code that no wait has returned yet.
+    unreported: RefCell<Option<DeviceFault>>,
     /// The stream of the program that was named last.
     named: RefCell<Option<device::Stream>>,
     // After the bootstrap, whose end may be what a dump is made of.

@@ -25,7 +25,8 @@ impl Pe {
     /// context, and everything but [`finalize`](Pe::finalize) then returns that error.
     ///
     /// A deadline or an error completion ends the waits on all streams of the PE, so each of those
-    /// that had work at the time reports it.
+    /// that had work at the time reports it. An error of device code that an earlier one in this
+    /// list takes the place of is returned by the next wait.
     ///
     /// ```
     /// use oxshmem::Operations;
@@ -105,7 +106,7 @@ impl Pe {
             network.forget_idle(&self.state)?;
         }
         let fault = self.take_fault(&report)?;
-        self.mend_teams(ended.as_ref().err())?;
+        let mended = self.mend_teams(ended.as_ref().err());
         self.dump_deadline(fault.as_ref(), ended.as_ref().err());
         let is_late = matches!(ended, Err(DeviceError::StillRunning { .. }));
         if wait.includes_own() {
@@ -116,14 +117,28 @@ impl Pe {
         if let Some(fault) = fault.as_ref().filter(|fault| fault.ends_waits()) {
             board.failed(fault);
         }
-        self.check_job()?;
-        ended.map_err(|error| self.located(error))?;
-        if let Some(error) = self.network.as_ref().and_then(Network::dead) {
-            // This PE reaches no other any more, and no other reaches it.
-            self.bootstrap.abort(&format!("PE {}: {error}", self.bootstrap.rank()));
-            return Err(error.into());
+        let passed = mended
+            .and_then(|()| self.check_job())
+            .and_then(|()| Ok(ended.map_err(|error| self.located(error))?))
+            .and_then(|()| self.check_network());
+        // An error of device code that another error takes the place of is the next wait's.
+        let kept = self.unreported.take();
+        if let Err(error) = passed {
+            self.unreported.replace(kept.or(fault));
+            return Err(error);
         }
-        earlier.or(fault).map_or(Ok(()), |fault| Err(fault.into()))
+        let (first, next) = if kept.is_some() { (kept, fault) } else { (fault, None) };
+        self.unreported.replace(next);
+        // What the board has is the copy of an error that another wait has returned, or returns.
+        first.or(earlier).map_or(Ok(()), |fault| Err(fault.into()))
+    }
+
+    /// Ends the job if the network is dead.
+    fn check_network(&self) -> Result<()> {
+        let Some(error) = self.network.as_ref().and_then(Network::dead) else { return Ok(()) };
+        // This PE reaches no other any more, and no other reaches it.
+        self.bootstrap.abort(&format!("PE {}: {error}", self.bootstrap.rank()));
+        Err(error.into())
     }
 
     /// Makes teams fit for further calls after a kernel was stopped in the middle, as soon as no

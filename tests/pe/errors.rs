@@ -370,6 +370,21 @@ pub fn crashes(_: &[String]) -> Outcome {
         }
         bench.goes_on();
     }
+    // An error that a crash takes the place of is the next wait's.
+    let (absent, grid) = (bench.rig.n_pes() as i32, LaunchConfig::linear(BLOCKS, THREADS));
+    let (good, signal) = (bench.memory.address(), bench.memory.address() + 256);
+    // SAFETY: the kernels' types; the calls are refused, and the crash is what this is about.
+    unsafe {
+        let call = bench.rig.function("one_call")?;
+        call.launch(&bench.rig.pe, grid, (P, good, absent, SIGNAL_SET, signal, WHO))?;
+        bench.rig.function("crash")?.launch(&bench.rig.pe, grid, (1u32, 0u64, WHO))?;
+    }
+    let error = bench.rig.pe.synchronize().unwrap_err();
+    assert!(matches!(error, Error::Device(DeviceError::Kernel(_))), "{error}");
+    let Err(Error::Fault(fault)) = bench.rig.pe.synchronize() else { panic!("the error was lost") };
+    assert!(matches!(fault.kind, FaultKind::PeOutOfRange { pe, .. } if pe == absent), "{fault}");
+    bench.rig.pe.synchronize()?;
+    bench.goes_on();
     bench.rig.pe.barrier_all()?;
     bench.rig.finish()
 }
