@@ -85,8 +85,10 @@ impl StridedTransfer {
     /// cannot access, or what the issuer reports.
     ///
     /// # Safety
-    /// `local` names that many readable elements: until the call returns, and on a stream until the
-    /// operation has ended.
+    /// `local` names that many readable elements until the operation has ended: when the call on a
+    /// [`Pe`] has returned without an error, or the stream's work has ended. After an error it may
+    /// go on until [`Pe::synchronize`] has returned, and not with
+    /// [`DeviceError::StillRunning`](crate::device::DeviceError::StillRunning).
     ///
     /// See [`StridedTransfer`] for an example.
     pub unsafe fn put<I: Operations>(&self, issuer: &I) -> Result<()> {
@@ -305,7 +307,8 @@ pub struct Variables {
 /// not aligned to their elements, or what the issuer reports.
 ///
 /// # Safety
-/// `status`, and the values if each has one, name `n` readable elements until the wait has ended.
+/// `status`, and the values if each has one, name `n` readable elements until the wait has ended, as
+/// [`StridedTransfer::put`] says of an operation.
 ///
 /// ```
 /// use oxshmem::Compare;

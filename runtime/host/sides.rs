@@ -216,8 +216,11 @@ impl RawMemory {
     ///
     /// # Safety
     /// They are readable if they are the source of a put, and writable if they are the destination
-    /// of a get, until the operation has ended: the call on a [`Pe`], the stream's work on a
-    /// stream. Memory of a symmetric heap need not be anything.
+    /// of a get, until the operation has ended: when the call on a [`Pe`] has returned without an
+    /// error, or the stream's work has ended. After an error it may go on until [`Pe::synchronize`]
+    /// has returned, and not with
+    /// [`DeviceError::StillRunning`](crate::device::DeviceError::StillRunning). Memory of a
+    /// symmetric heap need not be anything.
     ///
     /// ```
     /// let mut word = 7u64;

@@ -14,6 +14,10 @@
  * Threads. Any thread may call. Calls are executed one at a time, so a call that waits delays the others, except for
  * oxshmem_abort, oxshmem_exit_job and oxshmem_exit_status. All PEs make collective calls in the same order.
  *
+ * Memory. What a transfer reads or writes on this side is there until the call has returned OXSHMEM_SUCCESS, and on a stream
+ * until the stream's work has ended. After an error of the call a kernel may still use it until oxshmem_synchronize has
+ * returned something else than OXSHMEM_ERROR_DEVICE.
+ *
  * Streams. `stream` is a cudaStream_t or CUstream of the PE's GPU, null for the legacy default stream; on the `cpu` device it
  * is null and means the PE's own stream. Calls without a stream run on the PE's own stream and return when they are done. They
  * do not wait for kernels that the program has launched, and those do not wait for them. Errors of device code, the program's
