@@ -198,14 +198,14 @@ impl Client {
         }
     }
 
-    /// Does what [`super::Bootstrap::abort`] does.
-    pub fn abort(&self, reason: &str) {
+    /// Does what [`super::Bootstrap::abort`] does, or [`super::Bootstrap::exit`] with a status.
+    pub fn abort(&self, status: Option<i32>, reason: &str) {
         if self.shared.failure.get().is_some() || lock(&self.monitor).is_none() {
             return;
         }
         // An error means that the hub is gone; then the others learn it from that.
-        let _ = self.send(0, Message::Abort { reason: reason.to_owned() });
-        self.shared.fail(aborted(self.rank, reason));
+        let _ = self.send(0, Message::Abort { status, reason: reason.to_owned() });
+        self.shared.fail(aborted(self.rank, status, reason));
     }
 
     /// Does what [`super::Bootstrap::finalize`] does.
@@ -322,8 +322,8 @@ impl Drop for Client {
         if !lock(&self.turn).finalized {
             let how = if std::thread::panicking() { "it panicked" } else { "it ended without finalize" };
             match last_error::take() {
-                Some(error) => self.abort(&format!("{how}; the last error of its calls: {error}")),
-                None => self.abort(how),
+                Some(error) => self.abort(None, &format!("{how}; the last error of its calls: {error}")),
+                None => self.abort(None, how),
             }
             self.close();
         }
@@ -372,7 +372,7 @@ impl Route {
     /// Returns the failure of the hub, as this PE sees it.
     fn lost(&self, why: &str) -> Failure {
         let message = format!("PE {} lost the rendezvous at {}: {why}", self.rank, self.address);
-        Failure { kind: FailureKind::Hub, ranks: Vec::new(), message }
+        Failure::new(FailureKind::Hub, Vec::new(), message)
     }
 
     /// Returns the failure that follows from the end of the connection: it is the leader's, if
@@ -386,7 +386,7 @@ impl Route {
             "PE {leader}{} died: it closed its connection without finalize, through which PE {} reached the rendezvous",
             self.leader, self.rank
         );
-        Failure { kind: FailureKind::Lost, ranks: vec![leader], message }
+        Failure::new(FailureKind::Lost, vec![leader], message)
     }
 }
 

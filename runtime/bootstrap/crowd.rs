@@ -127,7 +127,7 @@ impl Crowd {
     pub fn abort(&mut self, first: bool) -> Result<(), BootstrapError> {
         self.sequence = 0;
         if first && let Some(wire) = self.wires.first() {
-            let message = Message::Abort { reason: "enough".into() };
+            let message = Message::Abort { status: None, reason: "enough".into() };
             let frame = Frame { generation: self.generation, rank: self.ranks.start, sequence: 0, message };
             write_all(&wire.stream, &frame.emit(), Instant::now() + self.timeout)
                 .map_err(BootstrapError::system("saying ABORT"))?;

@@ -58,9 +58,15 @@ pub struct Failure {
     pub ranks: Vec<u32>,
     /// The whole story in one line.
     pub message: String,
+    pub(super) status: Option<i32>,
 }
 
 impl Failure {
+    /// Returns a failure without a status.
+    pub(super) fn new(kind: FailureKind, ranks: Vec<u32>, message: String) -> Self {
+        Self { kind, ranks, message, status: None }
+    }
+
     /// Returns the status that every process of the job ends with, if a PE has ended the job with
     /// one ([`Pe::exit_job`](crate::Pe::exit_job)).
     ///
@@ -78,9 +84,7 @@ impl Failure {
     /// ```
     #[must_use]
     pub fn exit_status(&self) -> Option<i32> {
-        let (_, rest) = self.message.split_once(ABORTED)?;
-        let (status, _) = rest.strip_prefix(EXIT)?.split_once(':')?;
-        status.parse().ok().filter(|_| self.kind == FailureKind::Aborted)
+        self.status
     }
 }
 
@@ -95,20 +99,13 @@ impl fmt::Display for Failure {
 #[doc(hidden)]
 pub type FailureCallback = Box<dyn Fn(&Failure) + Send + Sync>;
 
-/// What the message of a job that was aborted says between the PE and the reason.
-const ABORTED: &str = " aborted the job: ";
-/// What a reason begins with that has a status.
-const EXIT: &str = "exit status ";
-
-/// Returns the reason of a PE that ends the job with a status.
-pub(super) fn exit_reason(status: i32, reason: &str) -> String {
-    format!("{EXIT}{status}: {reason}")
-}
-
-pub(super) fn aborted(rank: u32, reason: &str) -> Failure {
+/// Returns the failure of a job that a PE ends, maybe with a status for every process.
+pub(super) fn aborted(rank: u32, status: Option<i32>, reason: &str) -> Failure {
     // Shorter than the wire's limit for texts, so that the sentence around it fits too.
     let reason = cut(reason, 900);
-    Failure { kind: FailureKind::Aborted, ranks: vec![rank], message: format!("PE {rank}{ABORTED}{reason}") }
+    let said = status.map_or_else(String::new, |status| format!("exit status {status}: "));
+    let message = format!("PE {rank} aborted the job: {said}{reason}");
+    Failure { status, ..Failure::new(FailureKind::Aborted, vec![rank], message) }
 }
 
 /// The first failure, and the subscribers to it.
@@ -171,14 +168,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_comes_out_of_the_message_as_it_went_in() {
+    fn a_reason_is_no_status() {
         for status in [0, 7, 255, -1, i32::MIN] {
-            assert_eq!(aborted(3, &exit_reason(status, "exit status 9: it: says")).exit_status(), Some(status));
+            let failure = aborted(3, Some(status), "exit status 9: it: says");
+            assert_eq!(failure.exit_status(), Some(status));
+            assert_eq!(failure.message, format!("PE 3 aborted the job: exit status {status}: exit status 9: it: says"));
         }
-        for reason in ["enough", "exit status", "exit status x: y", "it said exit status 3: no"] {
-            assert_eq!(aborted(0, reason).exit_status(), None, "{reason}");
+        for reason in ["enough", "exit status 0: child ended early", "it said exit status 3: no"] {
+            assert_eq!(aborted(0, None, reason).exit_status(), None, "{reason}");
         }
-        let lost = Failure { kind: FailureKind::Lost, ..aborted(1, &exit_reason(4, "")) };
-        assert_eq!(lost.exit_status(), None);
     }
 }

@@ -33,7 +33,7 @@ use super::text::cut;
 /// First four bytes of every frame.
 pub const MAGIC: [u8; 4] = *b"OXSB";
 /// Version of header and payloads.
-pub const VERSION: u16 = 6;
+pub const VERSION: u16 = 7;
 /// The header's length.
 pub const HEADER_LEN: usize = 28;
 /// In the rank field of a frame of the hub: it is for every rank that the connection serves.
@@ -223,7 +223,7 @@ pub enum Message {
     Released,
     Goodbye,
     Farewell,
-    Abort { reason: String },
+    Abort { status: Option<i32>, reason: String },
     Failed(Failure),
     Group(Arrival),
     Grouped { parts: Vec<(u32, Vec<u8>)> },
@@ -269,7 +269,11 @@ impl Message {
                 out.u32(way.leader);
                 out.0.extend_from_slice(&way.address.octets());
             }
-            Self::Refused { reason: text } | Self::Abort { reason: text } | Self::Gone { why: text } => out.text(text),
+            Self::Abort { status, reason } => {
+                out.status(*status);
+                out.text(reason);
+            }
+            Self::Refused { reason: text } | Self::Gone { why: text } => out.text(text),
             Self::Welcome { peers } => {
                 out.u32(len32(peers));
                 peers.iter().for_each(|peer| out.peer(peer));
@@ -324,7 +328,7 @@ impl Message {
             Op::Released => Self::Released,
             Op::Goodbye => Self::Goodbye,
             Op::Farewell => Self::Farewell,
-            Op::Abort => Self::Abort { reason: input.text(MAX_TEXT)? },
+            Op::Abort => Self::Abort { status: input.status()?, reason: input.text(MAX_TEXT)? },
             Op::Failed => Self::Failed(input.failure()?),
             Op::Group => Self::Group(Arrival {
                 key: input.bytes_up_to(MAX_KEY)?.to_vec(),
@@ -575,6 +579,11 @@ impl Writer {
         self.u32(len32(&failure.ranks));
         failure.ranks.iter().for_each(|rank| self.u32(*rank));
         self.text(&failure.message);
+        self.status(failure.status);
+    }
+    fn status(&mut self, status: Option<i32>) {
+        self.u32(status.is_some().into());
+        self.u32(status.unwrap_or(0).cast_unsigned());
     }
     fn peer(&mut self, peer: &Peer) {
         self.u32(peer.pid);
@@ -612,7 +621,15 @@ impl<'a> Reader<'a> {
             kind: FailureKind::from_wire(self.take(1)?[0])?,
             ranks: self.list(Self::u32)?,
             message: self.text(MAX_TEXT)?,
+            status: self.status()?,
         })
+    }
+    fn status(&mut self) -> Option<Option<i32>> {
+        match (self.u32()?, self.u32()?.cast_signed()) {
+            (0, 0) => Some(None),
+            (1, status) => Some(Some(status)),
+            _ => None,
+        }
     }
     fn peer(&mut self) -> Option<Peer> {
         Some(Peer { pid: self.u32()?, host: self.text(MAX_TEXT)?, node: self.text(MAX_TEXT)? })
@@ -641,11 +658,12 @@ mod tests {
     }
 
     fn failure() -> impl Strategy<Value = Failure> {
-        (0u8..5, vec(any::<u32>(), 0..5), "\\PC{0,60}").prop_map(|(kind, ranks, message)| Failure {
-            kind: FailureKind::from_wire(kind).unwrap(),
-            ranks,
-            message,
-        })
+        (0u8..5, vec(any::<u32>(), 0..5), "\\PC{0,60}", any::<Option<i32>>()).prop_map(
+            |(kind, ranks, message, status)| Failure {
+                status,
+                ..Failure::new(FailureKind::from_wire(kind).unwrap(), ranks, message)
+            },
+        )
     }
 
     fn message() -> impl Strategy<Value = Message> {
@@ -666,7 +684,7 @@ mod tests {
             Just(Message::Released),
             Just(Message::Goodbye),
             Just(Message::Farewell),
-            "\\PC{0,60}".prop_map(|reason| Message::Abort { reason }),
+            (any::<Option<i32>>(), "\\PC{0,60}").prop_map(|(status, reason)| Message::Abort { status, reason }),
             failure().prop_map(Message::Failed),
             (vec(any::<u8>(), 0..64), "[a-z ]{0,40}", any::<u32>(), any::<u32>(), vec(any::<u8>(), 0..99))
                 .prop_map(|(key, label, size, index, data)| Message::Group(Arrival { key, label, size, index, data })),
@@ -769,11 +787,11 @@ mod tests {
 
     #[test]
     fn long_texts_are_cut_at_a_character() {
-        let frame =
-            Frame { generation: 1, rank: 0, sequence: 0, message: Message::Abort { reason: "é".repeat(600) + "!" } };
+        let message = Message::Abort { status: None, reason: "é".repeat(600) + "!" };
+        let frame = Frame { generation: 1, rank: 0, sequence: 0, message };
         let mut decoder = Decoder::new(2000);
         decoder.push(&frame.emit());
-        let Message::Abort { reason } = decoder.next_frame().unwrap().unwrap().message else { panic!() };
+        let Message::Abort { reason, .. } = decoder.next_frame().unwrap().unwrap().message else { panic!() };
         assert_eq!(reason, "é".repeat(512));
     }
 }

@@ -70,7 +70,7 @@ fn play(data: &[u8]) -> Hub {
                     0 => Message::Allgather { label: "a".into(), data: vec![command; usize::from(argument)] },
                     1 => Message::Barrier { label: "b".into() },
                     2 => Message::Goodbye,
-                    _ => Message::Abort { reason: "c".into() },
+                    _ => Message::Abort { status: (argument & 1 != 0).then_some(3), reason: "c".into() },
                 };
                 hub.frame(connection, rank, u64::from(command >> 3 & 7), message);
             }

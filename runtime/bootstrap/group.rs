@@ -93,7 +93,7 @@ impl Groups {
                 open.label,
                 open.first,
             );
-            let failure = Failure { kind: FailureKind::Missing, ranks: absent, message };
+            let failure = Failure::new(FailureKind::Missing, absent, message);
             answers.push(self.fail(now, key, &open, (failure, open.ranks(), open.size)));
         }
         answers
@@ -146,7 +146,7 @@ impl Groups {
         };
         if let Some((at_fault, message)) = problem {
             // How many members there are is in doubt, so no member is the last.
-            let failure = Failure { kind: FailureKind::Mismatch, ranks: at_fault, message };
+            let failure = Failure::new(FailureKind::Mismatch, at_fault, message);
             let mut to = open.ranks();
             to.iter().for_each(|rank| drop(self.waiting.remove(rank)));
             to.push(rank);

@@ -222,7 +222,7 @@ impl Leader {
                             self.members.len(),
                             file_limit()
                         );
-                        self.say(self.rank, Message::Abort { reason });
+                        self.say(self.rank, Message::Abort { status: None, reason });
                     }
                     return;
                 }
@@ -353,7 +353,7 @@ impl Leader {
             return;
         }
         let message = format!("PE {} lost the rendezvous at {}: {why}", self.rank, self.address);
-        let failure = Failure { kind: FailureKind::Hub, ranks: Vec::new(), message };
+        let failure = Failure::new(FailureKind::Hub, Vec::new(), message);
         let (generation, message) = (self.generation, Message::Failed(failure));
         let bytes = Frame { generation, rank: HUB, sequence: 0, message }.emit().into();
         self.down_to_all(&Packet { generation, rank: HUB, op: Op::Failed, bytes });

@@ -298,13 +298,17 @@ impl Bootstrap {
     /// Ends the job: every other PE's pending and later collectives fail with `reason`, cut to 900
     /// bytes. Does nothing when the job has failed already or this PE has finalized.
     pub fn abort(&self, reason: &str) {
+        self.end(None, reason);
+    }
+
+    fn end(&self, status: Option<i32>, reason: &str) {
         match &self.link {
             Link::Single { failure, finalized, .. } => {
                 if !*lock(finalized) {
-                    failure.set(aborted(self.rank, reason));
+                    failure.set(aborted(self.rank, status, reason));
                 }
             }
-            Link::Hub(client) => client.abort(reason),
+            Link::Hub(client) => client.abort(status, reason),
         }
     }
 
@@ -321,7 +325,7 @@ impl Bootstrap {
     /// Ends the job as [`abort`](Self::abort) does, with a status for every process
     /// ([`Failure::exit_status`]).
     pub fn exit(&self, status: i32, reason: &str) {
-        self.abort(&failure::exit_reason(status, reason));
+        self.end(Some(status), reason);
     }
 
     /// Returns why the job has failed, if it has.

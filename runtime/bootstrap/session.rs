@@ -453,10 +453,7 @@ impl Session {
                 }
                 return self.died(rank, &why);
             }
-            Message::Abort { reason } => {
-                let failure = aborted(rank, &reason);
-                return self.fail(failure.kind, failure.ranks, failure.message);
-            }
+            Message::Abort { status, reason } => return self.fail_with(aborted(rank, status, &reason)),
             other => {
                 let message = format!("PE {rank} sent {:?}, which only the rendezvous sends", other.op());
                 return self.fail(FailureKind::Mismatch, vec![rank], message);
@@ -624,11 +621,14 @@ impl Session {
 
     /// Notes a failure. The first counts; all that follow come from it.
     fn fail(&mut self, kind: FailureKind, ranks: Vec<u32>, message: String) {
+        self.fail_with(Failure::new(kind, ranks, message));
+    }
+
+    fn fail_with(&mut self, failure: Failure) {
         if self.failure.is_some() {
             return;
         }
-        tracing::info!("the job has failed: {message}");
-        let failure = Failure { kind, ranks, message };
+        tracing::info!("the job has failed: {failure}");
         self.failure = Some(failure.clone());
         self.joining = None;
         self.open = None;

@@ -301,13 +301,9 @@ fn members_that_do_not_arrive_are_named_and_the_job_goes_on() {
     job.group(1, b"a", 3, 0);
     assert_eq!(job.session.deadline(), Some(Duration::from_secs(1060)));
     job.session.tick(Duration::from_secs(1060));
-    let failure = Failure {
-        kind: FailureKind::Missing,
-        ranks: vec![1],
-        message: "member 1 of 3 did not arrive within 60 s at split, which PE 3 entered first; \
-                  OXSHMEM_MEETING_TIMEOUT makes the wait longer"
-            .into(),
-    };
+    let message = "member 1 of 3 did not arrive within 60 s at split, which PE 3 entered first; \
+                   OXSHMEM_MEETING_TIMEOUT makes the wait longer";
+    let failure = Failure::new(FailureKind::Missing, vec![1], message.into());
     let told = Message::Disbanded(failure);
     assert_eq!(job.sent(), vec![(1, told.clone()), (3, told.clone())]);
     // The late one is told at once, and is the last.
@@ -394,9 +390,18 @@ fn gathers_that_failed_are_forgotten() {
 }
 
 #[test]
+fn a_status_reaches_all_and_a_reason_is_none() {
+    for (status, reason) in [(Some(-3), "enough"), (None, "exit status 0: child ended early")] {
+        let mut job = Job::joined(2);
+        job.says(1, 0, Message::Abort { status, reason: reason.into() });
+        assert_eq!(job.failed(&[0, 1]).exit_status(), status);
+    }
+}
+
+#[test]
 fn an_abort_reaches_all() {
     let mut job = Job::joined(2);
-    job.says(1, 0, Message::Abort { reason: "out of cheese".into() });
+    job.says(1, 0, Message::Abort { status: None, reason: "out of cheese".into() });
     let failure = job.failed(&[0, 1]);
     assert_eq!((failure.kind, failure.message.as_str()), (FailureKind::Aborted, "PE 1 aborted the job: out of cheese"));
 }
@@ -520,7 +525,7 @@ fn a_secret_is_for_pes_of_the_same_program() {
     let mut job = Job { session: Session::new(JOB, Some(2)).of_one_program(), now: Duration::ZERO };
     job.join(0, 2);
     job.join(1, 2);
-    job.says(1, 0, Message::Abort { reason: "enough".into() });
+    job.says(1, 0, Message::Abort { status: None, reason: "enough".into() });
     job.sent();
     assert_eq!(asks(&mut job, 1, Ok(b"secret".to_vec())), closed);
 }
