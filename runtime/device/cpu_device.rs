@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::os::fd::BorrowedFd;
-use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
@@ -21,6 +20,7 @@ use super::interface::{
     AddressSpace, Aside, Copier, Device, DeviceCopy, HostMemory, KeptAddresses, LoadedModule, MappedRegisters, Memory,
     ProgramMemory, Wait,
 };
+use super::pages::SharedPages;
 use super::source::ModuleSource;
 use super::stream::{Stream, StreamKind};
 use crate::abi;
@@ -180,7 +180,7 @@ impl Device for CpuDevice {
             return Err(memory_error("cannot make shared memory as large", bytes)(rustix::io::Errno::FBIG));
         }
         ftruncate(&descriptor, bytes).map_err(memory_error("cannot size shared memory", bytes))?;
-        Ok(Memory { descriptor, handle: None })
+        Ok(Memory { descriptor, handle: None, _pages: None })
     }
 
     unsafe fn write(&self, to: u64, bytes: &[u8]) -> Result<(), DeviceError> {
@@ -331,18 +331,10 @@ impl Device for CpuDevice {
             return Err(format!("it is not whole pages of {page} bytes; allocate it with mmap or aligned_alloc"));
         }
         let memory = self.allocate(bytes).map_err(|error| error.to_string())?;
-        let (at, len) = (address as *mut c_void, length(bytes));
         // The pages become those of a file that others can map, with what is in them.
-        let file = std::fs::File::from(memory.descriptor.try_clone().map_err(|error| error.to_string())?);
         // SAFETY: the caller's promise.
-        let content = unsafe { std::slice::from_raw_parts(at.cast::<u8>(), len) };
-        file.write_all_at(content, 0).map_err(|error| format!("its content cannot be copied: {error}"))?;
-        // SAFETY: as above: nothing uses the pages meanwhile, and they have the same content after.
-        unsafe {
-            mmap(at, len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::FIXED, &memory.descriptor, 0)
-        }
-        .map_err(|errno| format!("it cannot be mapped anew: {errno}"))?;
-        Ok(memory)
+        let pages = unsafe { SharedPages::new(address, length(bytes), &memory.descriptor) }?;
+        Ok(Memory { _pages: Some(pages), ..memory })
     }
 
     fn link_module(&self, _code: &[u8]) -> Result<Vec<u8>, DeviceError> {

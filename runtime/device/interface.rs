@@ -12,6 +12,7 @@ use super::cpu::{AtomicAccess, LaunchConfig};
 use super::cuda::{CudaGpu, Handle};
 use super::error::DeviceError;
 use super::identity::DeviceIdentity;
+use super::pages::SharedPages;
 use super::source::ModuleSource;
 use super::stream::Stream;
 use crate::abi;
@@ -35,6 +36,8 @@ pub(crate) struct Memory {
     pub(super) descriptor: OwnedFd,
     /// What the driver knows it by, if it is a GPU's.
     pub(super) handle: Option<Handle>,
+    /// The program's pages that are this memory, if it is the program's and not a GPU's.
+    pub(super) _pages: Option<SharedPages>,
 }
 
 impl AsFd for Memory {
@@ -234,7 +237,8 @@ pub(crate) trait Device: Debug + Send + Sync {
     /// other addresses and by other processes; it stays where it is. Why it cannot be, otherwise.
     ///
     /// # Safety
-    /// It is memory of the program, and no other thread uses it during the call.
+    /// It is memory of the program, which stays allocated as long as what is returned lives. No
+    /// other thread uses it during the call, and while that is dropped.
     unsafe fn share(&self, address: u64, bytes: u64) -> Result<Memory, String>;
     /// Links relocatable code with the device library, for this device; what can be loaded.
     fn link_module(&self, code: &[u8]) -> Result<Vec<u8>, DeviceError>;

@@ -7,6 +7,7 @@ pub mod cuda;
 mod error;
 mod identity;
 mod interface;
+mod pages;
 mod shared_memory;
 mod soft_hca;
 pub(crate) mod source;

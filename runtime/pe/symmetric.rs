@@ -27,8 +27,9 @@ impl Pe {
     /// then.
     ///
     /// # Safety
-    /// The memory stays allocated until [`unregister_symmetric`](Self::unregister_symmetric) or the
-    /// end of the PE. No other thread uses it during the call.
+    /// The memory stays allocated until [`unregister_symmetric`](Self::unregister_symmetric) has
+    /// returned, or the PE has ended. No other thread uses it during this call and during that one,
+    /// or the end of the PE.
     ///
     /// ```
     /// use oxshmem::Operations;
@@ -88,7 +89,7 @@ impl Pe {
     /// Takes memory that [`register_symmetric`](Self::register_symmetric) has added out of the
     /// symmetric heap. Collective. As with [`free`](Self::free), operations on it must have been
     /// completed by all PEs, and slices of it are refused from then on. The program's memory is as
-    /// it was before.
+    /// it was before, with what is in it by now: on the `cpu` device, private pages of the process.
     ///
     /// # Errors
     /// The slice is not registered memory, or is stale, PEs pass different slices, or work of a PE

@@ -70,7 +70,7 @@ pub(super) fn share(stream: &Arc<Stream>, granularity: u64, address: u64, bytes:
     }
     let descriptor = handle.export().map_err(|error| unfit(&format!("it cannot be exported ({error})")))?;
     fcntl_setfd(&descriptor, FdFlags::CLOEXEC).map_err(|errno| errno.to_string())?;
-    Ok(Memory { descriptor, handle: Some(handle) })
+    Ok(Memory { descriptor, handle: Some(handle), _pages: None })
 }
 
 /// Returns whether the driver knows the first and the last byte as memory of one kind, of a GPU or

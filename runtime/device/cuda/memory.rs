@@ -66,7 +66,7 @@ pub(super) fn allocate(stream: &Arc<Stream>, copies: &Copies, bytes: u64) -> Res
         bytes,
         source: errno.into(),
     })?;
-    Ok(Memory { descriptor, handle: Some(handle) })
+    Ok(Memory { descriptor, handle: Some(handle), _pages: None })
 }
 
 /// Addresses that the driver has reserved. It needs no context to take them back.
