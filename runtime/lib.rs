@@ -64,9 +64,10 @@
 //!
 //! Dropping a [`Pe`] without [`finalize`](Pe::finalize), or a [`Joined`] without
 //! [`open`](Joined::open), leaves the job as a crash would. Dropping a [`Stream`] that the library
-//! created, a [`Module`] or a [`Kernel`] gives it back when its work has ended. Dropping a
-//! [`SymmetricSlice`] or a [`Team`] gives nothing back before finalize, since that is collective:
-//! [`Pe::free`], [`Team::destroy`]. Dropping anything else does nothing.
+//! created gives it back when its work has ended. The code of a [`Module`] stays loaded until the
+//! end of the PE, because graphs may have its kernels. Dropping a [`SymmetricSlice`] or a [`Team`]
+//! gives nothing back before finalize, since that is collective: [`Pe::free`], [`Team::destroy`].
+//! Dropping anything else does nothing.
 //!
 //! ```
 //! use oxshmem::*;

@@ -21,8 +21,9 @@ use crate::pe::Pe;
 /// A module of a PE that has been finalized is refused by every launch.
 ///
 /// # Threads and drop
-/// `Send` and `Sync`. The code is unloaded when the module, its clones and its kernels are dropped
-/// and nothing of it runs any more.
+/// `Send` and `Sync`. The code stays loaded until the end of the PE, because graphs may have its
+/// kernels, and longer while the module, clones or kernels of it are there. Loading it again returns
+/// what is loaded.
 ///
 /// ```
 /// oxshmem::include_module!(OPERATIONS, "host_ops");
@@ -69,7 +70,7 @@ impl Module {
 /// A kernel of a PE that has been finalized is refused by every launch.
 ///
 /// # Threads and drop
-/// `Send` and `Sync`. A kernel keeps its [`Module`] loaded until it is dropped.
+/// `Send` and `Sync`. A kernel keeps the code of its [`Module`], as that does.
 ///
 /// ```
 /// use oxshmem::LaunchConfig;
