@@ -201,7 +201,7 @@ mod tests {
         assert_eq!(kind_of(b""), CUjitInputType::CU_JIT_INPUT_PTX);
     }
 
-    /// An ELF file of a header, one segment and two sections, of which one has no bytes in the file.
+    /// Returns an ELF file of a header, one segment and two sections, of which one has no bytes.
     fn elf() -> Vec<u8> {
         let mut elf = vec![0u8; 64 + 56 + 2 * 64 + 16];
         let mut set = |at: usize, value: &[u8]| elf[at..at + value.len()].copy_from_slice(value);
