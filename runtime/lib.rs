@@ -59,8 +59,8 @@
 //! # Threads and drop
 //! A [`Pe`] and a [`Joined`] are `Send` and not `Sync`: each belongs to one thread at a time, and
 //! so does what borrows a [`Pe`] to issue calls, [`OnStream`] and [`Atomic`]. Everything else is
-//! `Send` and `Sync`, except for [`CudaGpu`], which has handles of the driver. Other threads end the
-//! job of a PE by its [`JobHandle`].
+//! `Send` and `Sync`, except for [`CudaGpu`], which has handles of the driver. Other threads end
+//! the job of a PE by its [`JobHandle`].
 //!
 //! Dropping a [`Pe`] without [`finalize`](Pe::finalize), or a [`Joined`] without
 //! [`open`](Joined::open), leaves the job as a crash would. Dropping a [`Stream`] that the library

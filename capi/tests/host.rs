@@ -68,8 +68,8 @@ fn from_cxx() {
     passes(&program("c++", "c++", "-std=c++17", "c++"), "p2p", 2);
 }
 
-/// A thread opens a library and ends the job while another one waits in a call. Otherwise that waits
-/// until the kernel is stopped, which is another error.
+/// A thread opens a library and ends the job while another one waits in a call. Otherwise that
+/// waits until the kernel is stopped, which is another error.
 #[test]
 fn a_job_is_ended_while_a_call_waits() {
     let path = common::scratch("ends").join("ends");

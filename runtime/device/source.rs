@@ -27,8 +27,8 @@ impl ModuleSource {
     /// Returns what generated code calls.
     ///
     /// # Safety
-    /// `cpu` is the function that the build compiled into the module's CPU object, and each cubin is
-    /// whole.
+    /// `cpu` is the function that the build compiled into the module's CPU object, and each cubin
+    /// is whole.
     #[doc(hidden)]
     #[must_use]
     pub const unsafe fn from_build(

@@ -303,12 +303,12 @@ pub struct Variables {
 /// Waits until each of the variables compares true.
 ///
 /// # Errors
-/// Variables that are not allocated, another type, addresses that the device cannot read or that are
-/// not aligned to their elements, or what the issuer reports.
+/// Variables that are not allocated, another type, addresses that the device cannot read or that
+/// are not aligned to their elements, or what the issuer reports.
 ///
 /// # Safety
-/// `status`, and the values if each has one, name `n` readable elements until the wait has ended, as
-/// [`StridedTransfer::put`] says of an operation.
+/// `status`, and the values if each has one, name `n` readable elements until the wait has ended,
+/// as [`StridedTransfer::put`] says of an operation.
 ///
 /// ```
 /// use oxshmem::Compare;

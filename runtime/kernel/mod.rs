@@ -22,8 +22,8 @@ use crate::pe::Pe;
 ///
 /// # Threads and drop
 /// `Send` and `Sync`. The code stays loaded until the end of the PE, because graphs may have its
-/// kernels, and longer while the module, clones or kernels of it are there. Loading it again returns
-/// what is loaded.
+/// kernels, and longer while the module, clones or kernels of it are there. Loading it again
+/// returns what is loaded.
 ///
 /// ```
 /// oxshmem::include_module!(OPERATIONS, "host_ops");
@@ -178,9 +178,9 @@ impl Pe {
     /// [`DEVICE_LIBRARY`](crate::device::cuda::DEVICE_LIBRARY).
     ///
     /// # Errors
-    /// `code` is shorter than its header says. What the driver's linker says: it is not relocatable,
-    /// or from headers of another version of the device ABI; or its kernels may have fewer than 64
-    /// registers a thread. Or this is not the `cuda` device.
+    /// `code` is shorter than its header says. What the driver's linker says: it is not
+    /// relocatable, or from headers of another version of the device ABI; or its kernels may have
+    /// fewer than 64 registers a thread. Or this is not the `cuda` device.
     ///
     /// ```
     /// # fn main() -> oxshmem::Result<()> {

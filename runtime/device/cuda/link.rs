@@ -45,8 +45,8 @@ fn kind_of(code: &[u8]) -> CUjitInputType {
     }
 }
 
-/// Returns how many bytes code has, or its header, by what it says of itself; 0 for text. The driver
-/// believes that, whatever size it is told.
+/// Returns how many bytes code has, or its header, by what it says of itself; 0 for text. The
+/// driver believes that, whatever size it is told.
 fn bytes_said(code: &[u8]) -> u64 {
     /// The layouts of elf.h (64 bits, little-endian) and of fatbinary_section.h.
     const ELF_HEADER: usize = 64;
