@@ -46,17 +46,25 @@ template <class T = uint64_t> T word_at(int pe, uint64_t offset) {
     return port::load<order::relaxed, reach::system>(detail::translate(heap<const T>(offset), pe));
 }
 
-// Serves until the condition holds.
+// Serves by the whole warp until the condition holds.
 template <class Done> void serve_until(Done done) {
-    while (!done()) {
-        detail::aggregate::serve(service(), 1, kNever);
-        expect(port::read(&service().broken) == 0, "a service finds a record that no PE has written");
+    const uint32_t lanes = (1u << port::block_threads()) - 1;
+    const auto first_says = [lanes](auto question) { return port::shfl(lanes, lane() == 0 && question(), 0); };
+    while (!first_says(done)) {
+        detail::aggregate::serve(service(), 1, kNever, oxshmem::warp);
+        const bool broken = first_says([] { return port::read(&service().broken) != 0; });
+        expect(!broken, "a service finds a record that no PE has written");
     }
+}
+
+// Threads of the calling thread's PE that post.
+uint32_t posters_of_pe() {
+    return (port::grid_blocks() - 1) * port::block_threads();
 }
 
 // The number of the calling thread among those that post on its node.
 uint32_t poster() {
-    return static_cast<uint32_t>(me()) % 2 * (port::grid_blocks() - 1) + block() - 1;
+    return static_cast<uint32_t>(me()) % 2 * posters_of_pe() + (block() - 1) * port::block_threads() + lane();
 }
 
 // Tells the services of the node that the operations of the calling thread are complete.
@@ -75,13 +83,13 @@ template <class Post, class Watch> void from_first_node(uint64_t records, Post p
         post(context);
         end_posting();
     } else if (context.my_node == 0) {
-        const uint64_t posters = (port::grid_blocks() - 1) * static_cast<uint64_t>(port::state().p2p_count);
+        const uint64_t posters = posters_of_pe() * static_cast<uint64_t>(port::state().p2p_count);
         serve_until([&] { return port::load<order::acquire, reach::system>(heap<const uint64_t>(kEndedAt)) == posters; });
     } else if (block() != 0) {
         watch();
     } else if (service().n_receives != 0) {
         serve_until([&] { return port::read(&service().records) >= records; });
-        expect(port::read(&service().records) == records, "more records are applied than were appended");
+        expect(lane() != 0 || port::read(&service().records) == records, "more records are applied than were appended");
     }
 }
 
@@ -160,7 +168,7 @@ void adds_late() {
     }
     oxshmem::quiet(context);
     port::fence<order::acq_rel, reach::system>();
-    if (port::fetch_add<order::acq_rel, reach::device>(heap<uint32_t>(0x7f8), 1u) + 2 != port::grid_blocks()) {
+    if (port::fetch_add<order::acq_rel, reach::device>(heap<uint32_t>(0x7f8), 1u) + 1 != posters_of_pe()) {
         return;
     }
     abi::Control &control = detail::control();
@@ -176,7 +184,7 @@ void adds_late() {
     if (port::load<order::relaxed, reach::device>(&control.claimed) == 0) {
         const uint64_t done = word_at(receiver(), 0x600);
         expect(done >> 48 == 1, "quiet returned before the addition of the next launch was done");
-        for (uint64_t poster = 0; poster + 1 < port::grid_blocks(); ++poster) {
+        for (uint32_t poster = 0; poster < posters_of_pe(); ++poster) {
             const uint64_t times = done >> (poster * 8) & 0xff;
             expect(times <= 3 && (was_late || times == 3), "an addition was done twice, or is lost");
         }
@@ -192,6 +200,9 @@ void ascending() {
     from_first_node(
         5,
         [](const aggregate::Context &context) {
+            if (lane() != 0) {
+                return;
+            }
             for (uint64_t i = 1; i <= 5; ++i) {
                 oxshmem::p(context, heap<uint64_t>(0x600), i, receiver());
                 if (i % 2 == 0) {
@@ -215,6 +226,9 @@ template <uint32_t kTurns> void signalled() {
     from_first_node(
         kTurns * 2,
         [](const aggregate::Context &context) {
+            if (lane() != 0) {
+                return;
+            }
             for (uint64_t turn = 1; turn <= kTurns; ++turn) {
                 const uint64_t data[2] = {value(0, static_cast<uint32_t>(turn)), value(1, static_cast<uint32_t>(turn))};
                 uint64_t *const to = heap<uint64_t>(0x700 + turn % 2 * 16);
@@ -245,6 +259,9 @@ void fenced() {
     from_first_node(
         4,
         [](const aggregate::Context &context) {
+            if (lane() != 0) {
+                return;
+            }
             for (uint64_t i = 1; i <= 2; ++i) {
                 oxshmem::p(context, heap<uint64_t>(0x600), i, receiver());
                 oxshmem::fence(context);
@@ -339,11 +356,18 @@ constexpr oxshmem_explore_program kPrograms[] = {
     between<5, 0>(2, 3, 1, 0, posting("adds", adds<2>, 1, 3, kSteps)),
     between<5, kNever>(2, 3, 1, 0, posting("adds_when_full", adds<2>, 1, 3, kSteps)),
     early(between<5, 0>(2, 3, 1, 0, posting("adds_early", adds<2>, 1, 3, kSteps))),
+    // Lanes reserve together, within a segment and across its end.
+    between<4, 0>(1, 2, 1, 0, warps_of(2, posting("adds_lanes_16", adds<2>, 1, 2, kSteps))),
+    between<5, kNever>(2, 3, 1, 0, warps_of(2, posting("adds_lanes", adds<4>, 1, 2, kSteps))),
+    early(between<5, 0>(1, 2, 2, 0, warps_of(2, posting("adds_lanes_early", adds<4>, 1, 2, kSteps)))),
     between<5, 0>(1, 2, 2, 1, posting("two_slices", two_slices, 1, 3, kSteps)),
     between<5, kNever>(1, 2, 1, 1, posting("ascending", ascending, 1, 3, kSteps)),
     early(between<4, 0>(1, 2, 1, 1, posting("ascending_early", ascending, 1, 3, kSteps))),
     between<5, kNever>(1, 2, 1, 1, posting("signalled", signalled<3>, 1, 3, kSteps)),
     early(between<5, 0>(1, 2, 1, 1, posting("signalled_early", signalled<3>, 1, 3, kSteps))),
+    between<5, kNever>(1, 2, 1, 1, warps_of(2, posting("ascending_lanes", ascending, 1, 2, kSteps))),
+    between<5, kNever>(1, 2, 1, 1, warps_of(2, posting("signalled_lanes", signalled<2>, 1, 2, kSteps))),
+    between<5, kNever>(1, 2, 1, 1, warps_of(2, posting("fenced_lanes", fenced, 1, 2, kSteps))),
     between<5, 0>(1, 2, 1, 1, posting("fenced", fenced, 1, 3, kSteps)),
     between<5, kNever>(1, 2, 2, 0, posting("quiet_of_other", quiet_of_other, 1, 3, kSteps)),
     // Two PEs to two.
@@ -353,6 +377,7 @@ constexpr oxshmem_explore_program kPrograms[] = {
     // Full rings, whose deadlines pass.
     late(1, between<4, 0>(1, 2, 2, 0, posting("adds_late", adds_late, 1, 3, kSteps))),
     late(2, between<4, kNever>(1, 2, 1, 0, posting("adds_late_alone", adds_late, 1, 3, kSteps))),
+    late(2, between<4, kNever>(1, 2, 1, 0, warps_of(2, posting("adds_late_lanes", adds_late, 1, 2, kSteps)))),
     // By the CPU proxy.
     by_proxy(between<4, 0>(1, 2, 1, 0, posting("puts_ibrc", puts<1>, 1, 3, kSteps))),
     by_proxy(between<5, 0>(2, 3, 1, 0, posting("adds_ibrc", adds<2>, 1, 3, kSteps))),

@@ -57,6 +57,8 @@ pub(super) struct Takeover {
     pub positions: Vec<[u64; 2]>,
 }
 
+/// A slice is a warp.
+const SLICE: LaunchConfig = LaunchConfig::linear(1, 32);
 /// Rounds without work after which a slice ends.
 const POLLS: u32 = 32;
 /// The longest slice.
@@ -154,7 +156,7 @@ fn args_of(service: u64) -> Args {
 impl Work {
     /// Launches slices until the service stops.
     fn serve(&self, stream: &Stream, shared: &Shared) -> Result<(), String> {
-        let (args, config) = (args_of(self.service), LaunchConfig::linear(1, 1));
+        let (args, config) = (args_of(self.service), SLICE);
         let mut nap = NAPS[0];
         let mut before = [0; WORDS];
         while !shared.stops() {
@@ -201,7 +203,7 @@ impl Takeover {
                 }
                 // SAFETY: the kernel takes the service, which the table keeps until this thread has
                 // ended, and two numbers.
-                unsafe { self.aside.run(Service::KERNEL, LaunchConfig::linear(1, 1), &[&args.0, &args.1, &args.2]) }?;
+                unsafe { self.aside.run(Service::KERNEL, SLICE, &[&args.0, &args.1, &args.2]) }?;
             } else {
                 std::thread::park_timeout(NAPS[1]);
             }
@@ -241,7 +243,7 @@ mod tests {
 
     impl Aside for Turns {
         unsafe fn run(&self, name: &str, config: LaunchConfig, args: &[&[u8]]) -> Result<(), DeviceError> {
-            assert_eq!((name, config, args.len()), (Service::KERNEL, LaunchConfig::linear(1, 1), 3));
+            assert_eq!((name, config, args.len()), (Service::KERNEL, SLICE, 3));
             self.turns.fetch_add(1, Ordering::Relaxed);
             if self.positions[1].fetch_add(1, Ordering::Relaxed) + 1 == self.positions[0].load(Ordering::Relaxed) {
                 // The slice that was late has found room meanwhile.

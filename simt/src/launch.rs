@@ -91,7 +91,7 @@ impl LaunchConfig {
     /// let shape = oxshmem_simt::LaunchConfig::linear(4, 128);
     /// assert_eq!((shape.grid, shape.block), ([4, 1, 1], [128, 1, 1]));
     /// ```
-    pub fn linear(blocks: u32, threads: u32) -> Self {
+    pub const fn linear(blocks: u32, threads: u32) -> Self {
         Self { grid: [blocks, 1, 1], block: [threads, 1, 1], shared_bytes: 0, cooperative: false }
     }
 

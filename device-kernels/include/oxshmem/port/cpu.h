@@ -347,6 +347,8 @@ inline void pause() {
     oxshmem_cpu_pause(oxshmem_cpu_current);
 }
 
+inline void back_off(uint32_t) {}
+
 inline uint64_t clock_ns() {
     timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);

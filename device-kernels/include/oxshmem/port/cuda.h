@@ -410,6 +410,11 @@ OXSHMEM_DEVICE void watch_atomic(uint64_t, uint32_t, int, bool) {}
 
 OXSHMEM_DEVICE void pause() {}
 
+// The limit of a sleep is 1 ms (CUDA C++ Programming Guide, "Nanosleep function"); this stays far below it.
+OXSHMEM_DEVICE void back_off(uint32_t tries) {
+    __nanosleep(64u << (tries < 6 ? tries : 6));
+}
+
 OXSHMEM_DEVICE uint64_t clock_ns() {
     uint64_t now;
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
@@ -475,6 +480,9 @@ template <class T> OXSHMEM_DEVICE T shfl(uint32_t mask, T value, uint32_t source
         memcpy(&value, words, sizeof(T));
     }
     return value;
+}
+OXSHMEM_DEVICE uint32_t match_any(uint32_t mask, uint64_t value) {
+    return mask == kWholeWarp ? __match_any_sync(kWholeWarp, static_cast<unsigned long long>(value)) : mask;
 }
 OXSHMEM_DEVICE uint32_t run_starts(uint32_t mask, uint64_t value, uint32_t step) {
     const uint32_t lane = lane_id();

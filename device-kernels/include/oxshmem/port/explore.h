@@ -331,6 +331,8 @@ inline __attribute__((always_inline)) void pause() {
     oxshmem_explore_calls->pause(detail::site());
 }
 
+inline void back_off(uint32_t) {}
+
 // Deadlines pass when the explorer decides so, in programs that allow it. Everywhere else time
 // stands still, and the explorer notices by itself that nothing can change any more.
 inline uint64_t clock_ns() {

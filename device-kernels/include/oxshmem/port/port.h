@@ -55,6 +55,9 @@
 //
 // Time
 //   pause()      belongs into every spin loop: on `cpu` it lets the other threads run, and nothing else does
+//   back_off(tries)
+//       Call it between two tries where very many threads want one word. A GPU's thread sleeps, for longer the more often it
+//       has tried, up to 8 us. Elsewhere this is nothing.
 //   clock_ns()   monotonic nanoseconds; comparable within one device only
 //
 // Position
@@ -103,6 +106,7 @@
 //   shfl(mask, value, source_lane)   value of lane `source_lane` modulo 32; the caller's own if that lane is not in the mask or
 //   exited.
 //                                    T: trivially copyable
+//   match_any(mask, uint64_t value)  the lanes of the mask that have the caller's value
 //   run_starts(mask, uint64_t value, step)
 //                                    the lanes of the mask whose value is not that of the next lower lane of the mask plus
 //                                    `step`, and the lowest lane: where runs of equally spaced values begin. `step` is the same

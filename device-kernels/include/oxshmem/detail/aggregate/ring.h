@@ -9,9 +9,14 @@
 // the segment, by a release. The service of the rail peer sends a segment when that sum says that
 // every byte reserved in it has been written. A segment is used again once all of it has been
 // applied, so the sum never has bytes of two laps that are under way.
+//
+// A grid has some hundred thousand threads, which all want the same tail. So a warp that converges
+// reserves once for all its lanes, and a thread that another one was ahead of, or that waits for
+// room, pauses for longer each time.
 #pragma once
 
 #include "../address.h"
+#include "../group.h"
 
 namespace oxshmem::detail::aggregate {
 
@@ -86,10 +91,14 @@ template <class Head> OXSHMEM_DEVICE uint64_t *place_of(const abi::Aggregate &co
     return as<uint64_t>(reinterpret_cast<uint64_t>(&head + 1) + (position & (capacity(context) - 1)));
 }
 
-// Says that `bytes` bytes at a position have been written.
-OXSHMEM_DEVICE void publish(const abi::Aggregate &context, abi::AggregateRing &ring, uint64_t position, uint64_t bytes) {
-    const uint64_t segment = position >> context.segment_log2 & (abi::kAggregateSegments - 1);
-    port::add_to<order::release, reach::system>(&ring.written[segment], bytes);
+// Says that the bytes from `begin` to `end` have been written.
+OXSHMEM_DEVICE void publish(const abi::Aggregate &context, abi::AggregateRing &ring, uint64_t begin, uint64_t end) {
+    while (begin != end) {
+        const uint64_t segment = begin >> context.segment_log2, border = (segment + 1) << context.segment_log2;
+        const uint64_t stop = end < border ? end : border;
+        port::add_to<order::release, reach::system>(&ring.written[segment & (abi::kAggregateSegments - 1)], stop - begin);
+        begin = stop;
+    }
 }
 
 // Where records may end when `applied` bytes have been applied.
@@ -102,8 +111,13 @@ OXSHMEM_DEVICE uint64_t limit(const abi::Aggregate &context, uint64_t applied) {
 OXSHMEM_LAZY OXSHMEM_NOINLINE bool wait_for_room(const abi::Aggregate &context, abi::AggregateNode &node, Op op, uint64_t end) {
     abi::AggregateRing &ring = *as<abi::AggregateRing>(node.ring);
     uint64_t applied = 0;
+    uint32_t looks = 0;
     const auto stalled = [&] { return Stalled{node.receiver, node.rail, end - applied}; };
     const auto has_room = [&] {
+        if (looks != 0) {
+            port::back_off(looks);
+        }
+        ++looks;
         applied = port::load<order::relaxed, reach::system>(&ring.applied);
         return end <= limit(context, applied);
     };
@@ -115,30 +129,32 @@ OXSHMEM_LAZY OXSHMEM_NOINLINE bool wait_for_room(const abi::Aggregate &context, 
     return true;
 }
 
-// Reserves a place for a record of `bytes` bytes, and returns its position in `at`. False: as
-// wait_for_room.
-OXSHMEM_LAZY OXSHMEM_DEVICE bool reserve(const abi::Aggregate &context, abi::AggregateNode &node, Op op, uint64_t bytes,
-                                         uint64_t &at) {
+constexpr uint64_t kNoPlace = ~0ull;
+
+// Reserves places for `n` records of `bytes` bytes each, one behind the other, and returns the
+// position of the first. No record passes the end of a segment, so several of them have a length
+// that divides it: kAggregateRecordBytes. kNoPlace: as wait_for_room.
+OXSHMEM_LAZY OXSHMEM_DEVICE uint64_t reserve(const abi::Aggregate &context, abi::AggregateNode &node, Op op, uint64_t bytes,
+                                             uint32_t n = 1) {
     abi::AggregateRing &ring = *as<abi::AggregateRing>(node.ring);
     const uint64_t segment = 1ull << context.segment_log2;
     uint64_t tail = port::load<order::relaxed, reach::system>(&ring.tail);
-    for (;;) {
+    for (uint32_t tries = 1;; ++tries) {
         const uint64_t left = segment - (tail & (segment - 1));
-        const uint64_t begin = bytes > left ? tail + left : tail;
-        if (begin + bytes > port::load<order::acquire, reach::device>(&node.room) &&
-            !wait_for_room(context, node, op, begin + bytes)) {
-            return false;
+        const uint64_t begin = bytes > left ? tail + left : tail, end = begin + n * bytes;
+        if (end > port::load<order::acquire, reach::device>(&node.room) && !wait_for_room(context, node, op, end)) {
+            return kNoPlace;
         }
-        const uint64_t seen = port::compare_exchange<order::relaxed, reach::system>(&ring.tail, tail, begin + bytes);
+        const uint64_t seen = port::compare_exchange<order::relaxed, reach::system>(&ring.tail, tail, end);
         if (seen == tail) {
             if (begin != tail) {
                 port::store<order::relaxed, reach::system>(place_of(context, ring, tail), header(Kind::skip, 1, 0, 0, left));
-                publish(context, ring, tail, left);
+                publish(context, ring, tail, begin);
             }
-            at = begin;
-            return true;
+            return begin;
         }
-        tail = seen;
+        port::back_off(tries);
+        tail = port::load<order::relaxed, reach::system>(&ring.tail);
     }
 }
 
@@ -149,16 +165,25 @@ OXSHMEM_DEVICE void note(abi::AggregateNode &node) {
     }
 }
 
-// Appends a record of one word. False: it was not appended.
+// Appends a record of one word by each lane. False: it was not appended.
 OXSHMEM_LAZY OXSHMEM_DEVICE bool append(const abi::Aggregate &context, abi::AggregateNode &node, Op op, uint64_t header,
                                         uint64_t value) {
-    uint64_t at;
-    if (!reserve(context, node, op, abi::kAggregateRecordBytes, at)) {
+    constexpr uint64_t kBytes = abi::kAggregateRecordBytes;
+    const Group group = make_group(port::converged(reinterpret_cast<uint64_t>(&node)));
+    uint64_t first = 0;
+    if (group.leads()) {
+        first = reserve(context, node, op, kBytes, group.size);
+    }
+    first = port::shfl(group.mask, first, group.leader);
+    if (first == kNoPlace) {
         return false;
     }
     abi::AggregateRing &ring = *as<abi::AggregateRing>(node.ring);
-    port::store_pair(place_of(context, ring, at), header, value);
-    publish(context, ring, at, abi::kAggregateRecordBytes);
+    port::store_pair(place_of(context, ring, first + group.rank * kBytes), header, value);
+    port::sync_warp(group.mask);
+    if (group.leads()) {
+        publish(context, ring, first, first + group.size * kBytes);
+    }
     note(node);
     return true;
 }
@@ -201,14 +226,14 @@ OXSHMEM_LAZY OXSHMEM_NOINLINE void append_put(const abi::Aggregate &context, con
         const uint64_t part = bytes < abi::kAggregateMostPayload ? bytes : abi::kAggregateMostPayload;
         // What cannot be read faults before a place is reserved.
         port::probe(from, part);
-        uint64_t at;
-        if (!reserve(context, *far.node, op, record_bytes(part), at)) {
+        const uint64_t at = reserve(context, *far.node, op, record_bytes(part));
+        if (at == kNoPlace) {
             return;
         }
         uint64_t *const record = place_of(context, ring, at);
         port::write(record, header_for(context, far, Kind::put, static_cast<uint32_t>(part), to));
         port::copy_bytes(record + 1, from, part);
-        publish(context, ring, at, record_bytes(part));
+        publish(context, ring, at, at + record_bytes(part));
         to += part, from += part, bytes -= part;
     }
     note(*far.node);

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// The service of an aggregating context, by one thread for each PE: it sends what has gathered in
-// the rings of this PE, and applies what arrives in its inboxes.
+// The service of an aggregating context, by a warp for each PE: it sends what has gathered in the
+// rings of this PE, and applies what arrives in its inboxes. Where lanes are no faster than one
+// thread, it is one thread.
 //
 // A segment leaves as a put with signal on the context `beside`, with a fence before it, so that
 // positions arrive in ascending order. The place of a record is used again once the receiver has
 // applied it, which it acknowledges by a signal that follows a fence likewise. Until then the
 // records stay in the ring.
 //
-// The thread is that of a short kernel, a slice. Where slices find no room on the device, slices of
+// Lanes apply records of a word side by side. Those that change one word keep their order, and a
+// signal or a fence separates what precedes it from what follows.
+//
+// The warp is that of a short kernel, a slice. Where slices find no room on the device, slices of
 // another context of the GPU take turns with what occupies it, so two of them may run at a time:
 // one that finds another one at work leaves the service to it.
 #pragma once
@@ -115,49 +119,134 @@ OXSHMEM_NOINLINE void change(const abi::Aggregate &context, Kind kind, T *target
     });
 }
 
-// Applies one record, which is not a skip.
-OXSHMEM_DEVICE void apply(const abi::AggregateService &service, uint64_t header, const uint64_t *payload) {
-    const abi::Aggregate &context = service.context;
+// Whether a record is a put or an atomic of a word, which lies within 8 bytes of the heap.
+OXSHMEM_DEVICE bool is_of_word(uint64_t header) {
+    const Kind kind = kind_of(header);
     const uint32_t bytes = bytes_of_value(header);
-    const int member = port::read(as<const int32_t>(service.own_node) + destination_of(header));
-    char *const target = as<char>(port::state().heap_base + offset_in(header));
-    uint64_t *const word = reinterpret_cast<uint64_t *>(target);
-    switch (kind_of(header)) {
-    case Kind::put: {
-        Member found;
-        if (!detail::find(context.beside, member, Op::put, Use::data, found)) {
+    return kind == Kind::put ? bytes <= 8 && (bytes & (bytes - 1)) == 0 && (offset_in(header) & (bytes - 1)) == 0
+                             : kind >= Kind::add && kind <= Kind::bit_xor;
+}
+
+// The member that a record is for.
+OXSHMEM_DEVICE int member_of(const abi::AggregateService &service, uint64_t header) {
+    return port::read(as<const int32_t>(service.own_node) + destination_of(header));
+}
+
+// Where a record's target is in this PE's heap.
+OXSHMEM_DEVICE char *target_of(uint64_t header) {
+    return as<char>(port::state().heap_base + offset_in(header));
+}
+
+// Where the heap of the member is that a put is for. False: as find.
+OXSHMEM_DEVICE bool find_target(const abi::AggregateService &service, uint64_t header, char *&dst) {
+    Member found;
+    if (!detail::find(service.context.beside, member_of(service, header), Op::put, Use::data, found)) {
+        return false;
+    }
+    dst = translate(target_of(header), found.pe);
+    return true;
+}
+
+// Applies a record of a word.
+OXSHMEM_DEVICE void apply_word(const abi::AggregateService &service, uint64_t header, uint64_t value) {
+    const uint32_t bytes = bytes_of_value(header);
+    if (kind_of(header) == Kind::put) {
+        char *dst;
+        if (!find_target(service, header, dst)) {
             return;
         }
-        char *const dst = translate(target, found.pe);
-        const bool aligned = (offset_in(header) & (bytes - 1)) == 0;
-        if (bytes == 8 && aligned) {
-            store_at<uint64_t>(dst, port::read(payload));
-        } else if (bytes == 4 && aligned) {
-            store_at<uint32_t>(dst, port::read(payload));
-        } else if (bytes == 2 && aligned) {
-            store_at<uint16_t>(dst, port::read(payload));
-        } else if (bytes == 1) {
-            store_at<uint8_t>(dst, port::read(payload));
-        } else {
-            copy<thread_scope>(dst, payload, bytes);
-        }
-        break;
-    }
-    case Kind::signal_set:
-    case Kind::signal_add:
-        tell(context, word, port::read(payload), kind_of(header) == Kind::signal_set ? SIGNAL_SET : SIGNAL_ADD, member);
-        break;
-    case Kind::fence:
-        order_before(context);
-        break;
-    default:
         if (bytes == 8) {
-            change(context, kind_of(header), word, port::read(payload), member);
+            store_at<uint64_t>(dst, value);
+        } else if (bytes == 4) {
+            store_at<uint32_t>(dst, value);
+        } else if (bytes == 2) {
+            store_at<uint16_t>(dst, value);
         } else {
-            change(context, kind_of(header), reinterpret_cast<uint32_t *>(target), port::read(payload), member);
+            store_at<uint8_t>(dst, value);
         }
-        break;
+    } else if (bytes == 8) {
+        change(service.context, kind_of(header), reinterpret_cast<uint64_t *>(target_of(header)), value,
+               member_of(service, header));
+    } else {
+        change(service.context, kind_of(header), reinterpret_cast<uint32_t *>(target_of(header)), value,
+               member_of(service, header));
     }
+}
+
+// Applies a put of any length, by all lanes, which have the same record.
+template <class Scope>
+OXSHMEM_DEVICE void apply_put(const abi::AggregateService &service, uint64_t header, const uint64_t *payload) {
+    char *dst;
+    if (find_target(service, header, dst)) {
+        copy<Scope>(dst, payload, bytes_of_value(header));
+    }
+}
+
+// Applies a signal or a fence, by one lane.
+OXSHMEM_DEVICE void apply_order(const abi::AggregateService &service, uint64_t header, uint64_t value) {
+    const Kind kind = kind_of(header);
+    if (kind == Kind::fence) {
+        order_before(service.context);
+    } else {
+        tell(service.context, reinterpret_cast<uint64_t *>(target_of(header)), value,
+             kind == Kind::signal_set ? SIGNAL_SET : SIGNAL_ADD, member_of(service, header));
+    }
+}
+
+// Applies the records of words of some `lanes` of the service, one of each lane, side by side. Of
+// those that change the same 8 bytes each waits for the ones before it, unless their order does not
+// matter.
+OXSHMEM_DEVICE void apply_words(const abi::AggregateService &service, const Group &servers, uint32_t lanes, uint64_t header,
+                                uint64_t value) {
+    const uint32_t self = 1u << port::lane_id();
+    const bool has_one = (lanes & self) != 0;
+    // What no record is.
+    const uint64_t none = ~uint64_t{servers.rank};
+    const uint64_t place = static_cast<uint64_t>(destination_of(header)) << kSourceShift | offset_in(header) >> 3;
+    const uint64_t kind_and_bytes = header >> kBytesShift << kBytesShift;
+    const uint32_t same = port::match_any(servers.mask, has_one ? place : none);
+    const uint32_t alike = port::match_any(servers.mask, has_one ? place | kind_and_bytes : none);
+    const bool commutes = same == alike && kind_of(header) != Kind::put;
+    const uint32_t turn = commutes ? 0 : port::count_ones(same & (self - 1));
+    for (uint32_t now = 0;; ++now) {
+        if (has_one && turn == now) {
+            apply_word(service, header, value);
+        }
+        if (port::ballot(servers.mask, has_one && turn > now) == 0) {
+            return;
+        }
+        port::sync_warp(servers.mask);
+    }
+}
+
+// Applies the records of the first `n` lanes, each of 16 bytes.
+OXSHMEM_DEVICE void apply_run(const abi::AggregateService &service, const Group &servers, uint32_t n, uint64_t header,
+                              uint64_t value, const uint64_t *payload) {
+    const bool has_one = servers.rank < n && kind_of(header) != Kind::skip;
+    const uint32_t words = port::ballot(servers.mask, has_one && is_of_word(header));
+    uint32_t others = port::ballot(servers.mask, has_one && !is_of_word(header));
+    for (uint32_t left = words | others; left != 0;) {
+        const uint32_t next = others & (0 - others); // 0: no other one
+        const uint32_t before = left & (next - 1);
+        if ((before & words) != 0) {
+            apply_words(service, servers, before, header, value);
+        }
+        if (next != 0) {
+            port::sync_warp(servers.mask);
+            if ((next >> port::lane_id() & 1) != 0) {
+                if (kind_of(header) == Kind::put) {
+                    apply_put<thread_scope>(service, header, payload);
+                } else {
+                    apply_order(service, header, value);
+                }
+            }
+            port::sync_warp(servers.mask);
+        }
+        left &= ~(before | next);
+        others &= ~next;
+    }
+    // The next records may change the same words.
+    port::sync_warp(servers.mask);
 }
 
 // Whether a record names memory that it may change: as much of the heap as it has bytes, and an
@@ -180,39 +269,71 @@ OXSHMEM_DEVICE bool is_sound(const abi::AggregateService &service, uint64_t head
 }
 
 // Applies what has arrived in an inbox, at most up to the end of a segment, and acknowledges it.
-// Returns whether there was anything.
-OXSHMEM_DEVICE bool receive(abi::AggregateService &service, const abi::AggregateLink &link) {
+// Returns whether there was anything. All lanes call it together.
+template <class Scope>
+OXSHMEM_DEVICE bool receive(abi::AggregateService &service, const abi::AggregateLink &link, const Group &servers) {
+    constexpr uint64_t kUnit = abi::kAggregateRecordBytes;
     const abi::Aggregate &context = service.context;
     abi::AggregateInbox &inbox = *as<abi::AggregateInbox>(link.inbox);
-    const uint64_t first = port::read(&inbox.applied);
-    const uint64_t arrived = port::load<order::acquire, reach::system>(&inbox.arrived);
+    uint64_t first = 0, arrived = 0;
+    if (servers.leads()) {
+        first = port::read(&inbox.applied);
+        arrived = port::load<order::acquire, reach::system>(&inbox.arrived);
+    }
+    first = port::shfl(servers.mask, first, servers.leader);
+    arrived = port::shfl(servers.mask, arrived, servers.leader);
     if (arrived == first) {
         return false;
     }
+    // What the leader has acquired is there for all lanes.
+    port::sync_warp(servers.mask);
     const uint64_t border = (first | ((1ull << context.segment_log2) - 1)) + 1;
     const uint64_t end = arrived < border ? arrived : border;
     uint64_t records = 0;
     bool atomics = false;
     for (uint64_t at = first; at < end;) {
-        const uint64_t *const record = place_of(context, inbox, at);
-        const uint64_t header = port::read(record);
+        // Each lane takes what is a record if all before it have 16 bytes.
+        const uint64_t mine = at + servers.rank * kUnit;
+        const uint64_t *const record = place_of(context, inbox, mine);
+        uint64_t header = 0, value = 0;
+        if (mine < end) {
+            header = port::read(record);
+            value = port::read(record + 1);
+        }
+        const bool sound = mine < end && is_sound(service, header, end - mine);
+        const uint32_t short_ones = port::ballot(servers.mask, sound && length_of(header) == kUnit) >> servers.leader;
+        const uint32_t n = short_ones == ~0u ? 32 : port::lowest_bit(~short_ones);
+        if (n != 0) {
+            apply_run(service, servers, n, header, value, record + 1);
+            const bool counts = servers.rank < n && kind_of(header) != Kind::skip && kind_of(header) != Kind::fence;
+            records += port::count_ones(port::ballot(servers.mask, counts));
+            atomics |= port::ballot(servers.mask, counts && kind_of(header) != Kind::put) != 0;
+            at += n * kUnit;
+            continue;
+        }
+        header = port::shfl(servers.mask, header, servers.leader);
         if (!is_sound(service, header, end - at)) {
-            port::write(&service.broken, at + 1);
+            if (servers.leads()) {
+                port::write(&service.broken, at + 1);
+            }
             return false;
         }
-        if (kind_of(header) != Kind::skip) {
-            apply(service, header, record + 1);
-            records += kind_of(header) != Kind::fence;
-            atomics |= kind_of(header) != Kind::put;
+        if (kind_of(header) == Kind::put) {
+            apply_put<Scope>(service, header, place_of(context, inbox, at) + 1);
+            port::sync_warp(servers.mask);
+            ++records;
         }
         at += length_of(header);
+    }
+    if (!servers.leads()) {
+        return true;
     }
     if (atomics && atomics_by_network()) {
         quiet(context.beside);
         if (port::load<order::relaxed, reach::system>(&control().abort) >= abi::kAbortJob) {
             // The atomics may not have been done, so they are neither acknowledged nor done again.
             port::write(&service.broken, first + 1);
-            return false;
+            return true;
         }
     }
     port::write(&inbox.applied, end);
@@ -229,29 +350,43 @@ OXSHMEM_DEVICE bool is_busy(const abi::AggregateLink &link) {
 }
 
 // Serves until `polls` rounds in a row have found nothing to do, or for `most_ns`; not at all while
-// another thread does.
-OXSHMEM_LAZY OXSHMEM_DEVICE void serve(abi::AggregateService &service, uint32_t polls, uint64_t most_ns) {
-    if (port::exchange<order::acquire, reach::device>(&service.serving, uint64_t{1}) != 0) {
+// another slice does. All threads of the scope, a thread or a whole warp, call it together.
+template <class Scope> OXSHMEM_DEVICE void serve(abi::AggregateService &service, uint32_t polls, uint64_t most_ns, Scope) {
+    static_assert(!Scope::kSeveralWarps);
+    const uint32_t first = Scope::kLanes == 1 ? port::lane_id() : 0;
+    const Group servers = make_group((Scope::size() == 32 ? ~0u : (1u << Scope::size()) - 1) << first);
+    const auto leader_says = [&](auto question) {
+        const bool said = servers.leads() && question();
+        return port::shfl(servers.mask, said, servers.leader);
+    };
+    if (leader_says([&] { return port::exchange<order::acquire, reach::device>(&service.serving, uint64_t{1}) != 0; })) {
         return;
     }
     const auto *const sends = as<const abi::AggregateLink>(service.sends);
     const auto *const receives = as<const abi::AggregateLink>(service.receives);
     const uint64_t begun = port::clock_ns();
-    for (uint32_t idle = 0; idle < polls && port::clock_ns() - begun < most_ns;) {
-        if (port::load<order::relaxed, reach::system>(&control().abort) >= abi::kAbortJob || port::read(&service.broken) != 0) {
-            break;
-        }
+    for (uint32_t idle = 0; leader_says([&] {
+             return idle < polls && port::clock_ns() - begun < most_ns && port::read(&service.broken) == 0 &&
+                    port::load<order::relaxed, reach::system>(&control().abort) < abi::kAbortJob;
+         });) {
         bool moved = false;
         for (uint32_t i = 0; i < service.n_receives; ++i) {
-            moved |= receive(service, receives[i]);
+            moved |= receive<Scope>(service, receives[i], servers);
         }
-        for (uint32_t i = 0; i < service.n_sends; ++i) {
-            moved |= send(service, sends[i]);
-        }
+        moved |= leader_says([&] {
+            bool sent = false;
+            for (uint32_t i = 0; i < service.n_sends; ++i) {
+                sent |= send(service, sends[i]);
+            }
+            return sent;
+        });
         idle = moved ? 0 : idle + 1;
         if (!moved) {
             port::pause();
         }
+    }
+    if (!servers.leads()) {
+        return;
     }
     bool busy = false;
     for (uint32_t i = 0; i < service.n_sends; ++i) {
