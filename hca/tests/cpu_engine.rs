@@ -166,7 +166,7 @@ fn without_order_a_flag_may_be_seen_before_its_data_unless_that_is_flushed() {
 
 #[test]
 fn a_read_makes_visible_what_was_written_to_its_peer() {
-    // As above.
+    // Writes over TCP are never late.
     if common::side() == common::Side::Tcp {
         return;
     }

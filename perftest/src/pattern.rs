@@ -48,7 +48,7 @@ pub fn part(seed: u64, from: u64, bytes: usize) -> Vec<u8> {
 /// Bytes of data that is written or compared at a time: a multiple of every element and stride.
 pub const CHUNK: u64 = 16 << 20;
 
-/// Returns the chunks of so many bytes: where each begins, and how long it is.
+/// Returns the chunks of that many bytes: where each begins, and how long it is.
 pub fn chunks(bytes: u64) -> impl Iterator<Item = (u64, u64)> {
     (0..bytes).step_by(CHUNK as usize).map(move |at| (at, CHUNK.min(bytes - at)))
 }

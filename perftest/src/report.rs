@@ -375,7 +375,7 @@ pub(crate) mod tests {
     fn json_has_every_field() {
         let mut value = serde_json::to_value(row("warp", 64, 1.5)).unwrap();
         let object = value.as_object_mut().unwrap();
-        let fields = "bench device hca transport npes ctas threads scope bytes iters gbps mops us_p50 us_p99 wqes doorbells verified \
+        let fields = "bench device hca transport npes ctas threads scope bytes iters gbps mops us_p50 us_p99 us_mean wqes doorbells verified \
                       qps op stride gpu driver date ceiling_gbps ceiling_mops";
         for field in fields.split_whitespace() {
             assert!(object.remove(field).is_some(), "{field}");

@@ -355,7 +355,8 @@ impl<'a> Session<'a> {
     /// not complete them, queues are not as the library knows them, which is an error beside the
     /// row.
     fn with_ceiling(&self, point: Point, row: Row) -> Result<(Row, Option<Error>), Error> {
-        let bytes = (point.bytes / self.calls(point)).max(1);
+        // Points of less than an element have no operation.
+        let bytes = (point.bytes / self.calls(point).max(1)).max(1);
         if !self.options.ceiling || bytes > LONGEST_REQUEST {
             return Ok((row, None));
         }

@@ -42,7 +42,11 @@ impl ModuleSource {
 
     /// Returns the module's name.
     ///
-    /// See [`ModuleSource`] for an example.
+    /// ```
+    /// oxshmem::include_module!(OPERATIONS, "host_ops");
+    ///
+    /// assert_eq!(OPERATIONS.name(), "host_ops");
+    /// ```
     #[must_use]
     pub const fn name(&self) -> &'static str {
         self.name

@@ -260,7 +260,7 @@ mod tests {
         assert_eq!(through(&[b"\xff\x00\r\n"]), b"> \xff\x00\r\n");
         let long = vec![b'x'; MAX_LINE];
         let (first, second) = long.split_at(MAX_LINE / 2);
-        let whole = [b"> ", &long[..], b"yy\n"].concat();
+        let whole = [b"> ", &long[..], b"\n"].concat();
         assert!(through(&[first, second, b"\n"]) == whole);
         let cut = [b"> ", &long[..], b"\n> yyy\n"].concat();
         assert!(through(&[first, second, b"yy", b"y\n"]) == cut);

@@ -98,7 +98,18 @@ impl Pe {
 
     /// Returns a handle by which any thread ends the job, also while this PE's thread waits.
     ///
-    /// See [`JobHandle`] for an example.
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// let pe = oxshmem::init()?;
+    /// let job = pe.job_handle();
+    /// std::thread::spawn(move || {
+    ///     // A supervisor that ends the job after a day.
+    ///     std::thread::sleep(std::time::Duration::from_secs(86400));
+    ///     job.abort("the day is over");
+    /// });
+    /// # pe.finalize()
+    /// # }
+    /// ```
     #[must_use]
     pub fn job_handle(&self) -> JobHandle {
         JobHandle::new(Arc::downgrade(&self.bootstrap))

@@ -278,7 +278,7 @@ impl Joined {
         self.bootstrap.failure()?.exit_status()
     }
 
-    /// Returns a handle by which any thread ends the job, also after [`open`](Self::open).
+    /// Returns a handle by which any thread ends the job, even after [`open`](Self::open).
     ///
     /// ```
     /// # fn main() -> oxshmem::Result<()> {

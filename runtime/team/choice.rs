@@ -403,7 +403,7 @@ impl Chooser {
         (0..).zip(&self.overrides).fold(0, |bits, (index, row)| bits | u32::from(row.is_some()) << index)
     }
 
-    /// Returns whether the library chooses for a collective of so many bytes.
+    /// Returns whether the library chooses for a collective of that many bytes.
     fn is_free(&self, collective: Collective, bytes: u64) -> bool {
         let Some(row) = &self.overrides[collective as usize] else { return true };
         row.iter().find(|(limit, _)| bytes <= *limit).is_some_and(|(_, algorithm)| algorithm.is_none())

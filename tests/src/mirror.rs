@@ -14,7 +14,7 @@ use oxshmem_system::challenge::{BYTES, Nonces, Role, nonce, prove, verify};
 
 const HEADER: usize = 28;
 const MAGIC: [u8; 4] = *b"OXSB";
-const VERSION: u16 = 6;
+const VERSION: u16 = 7;
 /// What stands for the op in the first bytes of a connection, before the challenge.
 const CHALLENGE: u8 = 0xff;
 /// Bytes of a job's secret.
