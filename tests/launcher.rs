@@ -207,7 +207,9 @@ fn output_is_captured_byte_for_byte() {
 #[test]
 fn every_pe_has_its_place_and_no_input() {
     assert!(!in_job());
-    let outcome = run(&script(4, "echo rank=$OXSHMEM_RANK of=$OXSHMEM_NPES; cat; env -u OXSHMEM_CUDA | grep -c ^OXSHMEM_")).unwrap();
+    let outcome =
+        run(&script(4, "echo rank=$OXSHMEM_RANK of=$OXSHMEM_NPES; cat; env -u OXSHMEM_CUDA | grep -c ^OXSHMEM_"))
+            .unwrap();
     for rank in 0..4 {
         assert_eq!(stdout(&outcome, rank), format!("rank={rank} of=4\n4\n"));
     }

@@ -22,8 +22,8 @@ use crate::device::DeviceError;
 pub enum HeapError {
     /// No room.
     #[error(
-        "the symmetric heap is exhausted: {requested} bytes requested (alignment {align}), {free} of {max} bytes free, the largest \
-         free range has {largest}; raise OXSHMEM_HEAP_MAX, now {max}"
+        "the symmetric heap is exhausted: {requested} bytes requested (alignment {align}), {free} of {max} bytes free, of \
+         which {largest} lie together with that alignment; raise OXSHMEM_HEAP_MAX, now {max}"
     )]
     Exhausted {
         /// Requested bytes.
@@ -32,7 +32,7 @@ pub enum HeapError {
         align: u64,
         /// Bytes free in all.
         free: u64,
-        /// Bytes of the largest free range.
+        /// Bytes of the largest request of this alignment that there is room for.
         largest: u64,
         /// The heap's limit.
         max: u64,

@@ -141,20 +141,12 @@ impl SymmetricHeap {
             return Err(HeapError::Alignment { align, limit: self.layout.chunk });
         }
         let ceiling = self.runs.first(self.layout.max);
-        let exhausted = |left: Exhausted| HeapError::Exhausted {
-            requested: bytes,
-            align,
-            free: left.free.saturating_sub(self.layout.max - ceiling),
-            largest: left.largest.min(ceiling),
-            max: self.layout.max,
+        // Above it is memory of the program.
+        let Exhausted { free, largest } = match self.allocator.allocate(bytes, align, ceiling) {
+            Ok(offset) => return Ok(offset),
+            Err(left) => left,
         };
-        let offset = self.allocator.allocate(bytes, align).map_err(exhausted)?;
-        if offset + bytes > ceiling {
-            // What is there is memory of the program.
-            self.allocator.free(offset);
-            return Err(exhausted(self.allocator.left()));
-        }
-        Ok(offset)
+        Err(HeapError::Exhausted { requested: bytes, align, free, largest, max: self.layout.max })
     }
 
     /// Gives what [`reserve`](Self::reserve) returned back.
