@@ -278,6 +278,19 @@ fn blocks_wait_for_each_other() {
 }
 
 #[test]
+fn blocks_beyond_those_that_are_live_begin_as_others_end() {
+    for workers in [1, 3] {
+        let options = ExecutorOptions { workers, max_threads: 200, ..ExecutorOptions::default() };
+        let executor = Executor::new(options).unwrap();
+        let (mut flags, mut out) = (vec![0u32; 3000], vec![0u32; 3000 * 33]);
+        run(&executor, "chain", LaunchConfig::linear(3000, 33), &[&flags.as_mut_ptr(), &1u32]).unwrap();
+        assert!(flags.iter().all(|flag| *flag == 1));
+        run(&executor, "shared_is_per_block", LaunchConfig::linear(3000, 33), &[&out.as_mut_ptr()]).unwrap();
+        assert!(out.iter().zip(0u32..).all(|(found, thread)| *found == thread / 33 * 8));
+    }
+}
+
+#[test]
 fn atomics_under_contention() {
     #[repr(C)]
     #[derive(Debug, PartialEq)]
@@ -751,7 +764,7 @@ fn launches_beyond_a_limit_are_refused() {
     let error = refused("bounded", config([1, 1, 1], [33, 3, 1]), &[]);
     assert_eq!(error, LaunchError::Block { kernel: "bounded".to_owned(), block: [33, 3, 1], limit: 96 });
     try_launch(&executor, "bounded", LaunchConfig::linear(2, 96), &[]).unwrap();
-    let error = refused("empty", config([u32::MAX, 1, 1], [2, 1, 1]), &[]);
+    let error = refused("empty", config([u32::MAX, 1, 1], [2, 1, 1]).cooperative(), &[]);
     let limit = executor.options().max_threads;
     assert_eq!(error, LaunchError::Threads { kernel: "empty".to_owned(), threads: u64::from(u32::MAX) * 2, limit });
     let error = refused("empty", LaunchConfig { shared_bytes: 300 << 10, ..LaunchConfig::linear(1, 1) }, &[]);

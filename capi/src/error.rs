@@ -4,7 +4,7 @@ use std::any::Any;
 use std::cell::RefCell;
 use std::ffi::{CString, c_char};
 
-use api::Error;
+use api::{Error, HeapError};
 
 use crate::stage::{self, Stage};
 
@@ -87,6 +87,12 @@ impl From<Error> for Failure {
             Error::Bootstrap(_) => Status::JobFailed,
             Error::Device(_) => Status::Device,
             Error::Fault(_) => Status::Fault,
+            Error::Heap(
+                HeapError::Strided { .. }
+                | HeapError::Word { .. }
+                | HeapError::Misaligned { .. }
+                | HeapError::Alignment { .. },
+            ) => Status::Invalid,
             Error::Heap(_) => Status::Heap,
             Error::Hca(_) | Error::Transport(_) => Status::Transport,
             Error::Team(_) => Status::Team,

@@ -187,7 +187,11 @@ unsafe fn with_id(id: *const c_char, bytes: usize, pe: c_int, n_pes: c_int) -> R
     let number = |name: &str, value: c_int| {
         u32::try_from(value).map_err(|_| Failure::invalid(format!("{name} is {value}; it cannot be negative")))
     };
-    let builder = Config::builder().env().unique_id(&id, number("pe", pe)?, number("n_pes", n_pes)?);
+    let (rank, npes) = (number("pe", pe)?, number("n_pes", n_pes)?);
+    if rank >= npes {
+        return Err(Failure::invalid(format!("pe is {rank} of n_pes {npes}; PEs count from 0 and stay below n_pes")));
+    }
+    let builder = Config::builder().env().unique_id(&id, rank, npes);
     Ok(builder.build().map_err(api::Error::from)?)
 }
 

@@ -114,6 +114,9 @@ const ALIGNMENT: usize = 128;
 fn allocate(alignment: usize, bytes: usize) -> Result<*mut c_void, Failure> {
     let pe = pe();
     let own = pe.as_ref().ok_or_else(Failure::no_pe)?;
+    if bytes == 0 {
+        return Ok(std::ptr::null_mut());
+    }
     let memory = own.alloc_foreign(bytes, alignment)?;
     Ok(memory.address() as *mut c_void)
 }

@@ -214,8 +214,8 @@ mod tests {
                 prop_assert_eq!(got, b.allocate(bytes, 1 << align, CAPACITY));
                 // Free lines that lie between the others, of which none has room if there is none.
                 live.sort_unstable();
-                let mut at = 0;
-                let mut fits = 0;
+                let mut at = 0u64;
+                let mut fits = 0u64;
                 for (offset, bytes) in live.iter().copied().chain([(CAPACITY, 0)]) {
                     fits = fits.max(offset.saturating_sub(at.next_multiple_of(1 << align)));
                     at = (offset + bytes).next_multiple_of(LINE);

@@ -88,6 +88,12 @@ pub enum HeapError {
         /// Bytes of an element.
         element_bytes: usize,
     },
+    /// A word of another size than words have.
+    #[error("a word of {bytes} bytes; words have 1, 2, 4 or 8 bytes")]
+    Word {
+        /// Bytes of the word.
+        bytes: usize,
+    },
     /// Elements, given by an address, that are not aligned to their size.
     #[error(
         "the address {address:#x} of elements is not a multiple of their {element_bytes} bytes; pass one that is, or copy bytes"

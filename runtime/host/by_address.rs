@@ -102,7 +102,8 @@ impl StridedTransfer {
         }
         // SAFETY: the caller's promise; the call ends before it does.
         let bytes = unsafe { transfer::host_bytes(self.local, local_bytes) };
-        let step = self.local_stride * self.element_bytes;
+        // A stride before the only element may be any number.
+        let step = self.local_stride.saturating_mul(self.element_bytes);
         let per_piece = STAGING_BYTES / self.element_bytes;
         let mut done = 0;
         while done < self.n {
@@ -158,7 +159,8 @@ impl StridedTransfer {
         }
         // SAFETY: the caller's promise; the call ends before it does.
         let bytes = unsafe { transfer::host_bytes_mut(self.local, local_bytes) };
-        let step = self.local_stride * self.element_bytes;
+        // A stride before the only element may be any number.
+        let step = self.local_stride.saturating_mul(self.element_bytes);
         let per_piece = STAGING_BYTES / self.element_bytes;
         let mut done = 0;
         while done < self.n {
@@ -248,7 +250,7 @@ fn is_direct<I: Operations>(own: &Pe, address: u64, bytes: usize) -> Result<bool
 pub fn put_word<I: Operations>(issuer: &I, address: u64, word: u64, bytes: usize, pe: usize) -> Result<()> {
     let own = issuer.issuing_pe();
     if ![1, 2, 4, 8].contains(&bytes) {
-        return Err(HeapError::Strided { stride: 1, element_bytes: bytes }.into());
+        return Err(HeapError::Word { bytes }.into());
     }
     check_aligned(address, bytes)?;
     let address = own.view_at::<u8>(address, bytes).resolve(own.id())?.0;

@@ -109,10 +109,10 @@ pub enum LaunchError {
         /// The most threads of a block.
         limit: u32,
     },
-    /// More threads than may be live together.
+    /// A cooperative launch of more threads than may be live together.
     #[error(
-        "kernel `{kernel}`: {threads} threads, but at most {limit} can be live together on the cpu device: launch fewer \
-         blocks and loop over the grid in the kernel, or raise ExecutorOptions::max_threads"
+        "kernel `{kernel}`: a cooperative launch of {threads} threads, but at most {limit} can be live together on the cpu device; launch fewer \
+         blocks and loop over the grid in the kernel"
     )]
     Threads {
         /// The kernel.

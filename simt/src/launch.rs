@@ -24,7 +24,9 @@ pub struct ExecutorOptions {
     pub stack_bytes: usize,
     /// How long a kernel may run before it is stopped with an error.
     pub deadline: Duration,
-    /// Most threads of one launch, which are all live together.
+    /// Most threads of one launch that are live together. Blocks beyond them begin as others end, in
+    /// the order of their ranks; a cooperative launch of more is refused. Each worker has at least
+    /// one block live.
     pub max_threads: u64,
 }
 
@@ -80,7 +82,7 @@ pub struct LaunchConfig {
     /// Dynamic shared memory of a block in bytes, at most [`MAX_SHARED_BYTES`].
     pub shared_bytes: usize,
     /// All blocks run at the same time, so that they may wait for each other; more than fit the
-    /// device are refused with the limit. The `cpu` device runs every launch so.
+    /// device are refused with the limit.
     pub cooperative: bool,
 }
 
@@ -119,6 +121,8 @@ pub(super) struct Launch {
     pub(super) kernel: Kernel,
     pub(super) config: LaunchConfig,
     pub(super) deadline: Duration,
+    /// Blocks that may be live together.
+    live_blocks: u64,
     /// The values, each at a multiple of 16 bytes; `args` points into it.
     _values: Box<[u128]>,
     args: Box<[*mut c_void]>,
@@ -151,7 +155,7 @@ impl Launch {
             Some(threads) if (1..=u64::from(kernel.max_threads())).contains(&threads) => threads,
             _ => return Err(LaunchError::Block { kernel: name(), block: config.block, limit: kernel.max_threads() }),
         };
-        if blocks * threads > options.max_threads {
+        if config.cooperative && blocks * threads > options.max_threads {
             let (threads, limit) = (blocks * threads, options.max_threads);
             return Err(LaunchError::Threads { kernel: name(), threads, limit });
         }
@@ -186,6 +190,7 @@ impl Launch {
             kernel: kernel.clone(),
             config,
             deadline: options.deadline,
+            live_blocks: (options.max_threads / threads).max(1),
             _values: values,
             args: pointers.into_boxed_slice(),
             stop: AtomicU8::new(Stop::No as u8),
@@ -198,6 +203,12 @@ impl Launch {
 
     pub(super) fn blocks(&self) -> u32 {
         self.config.grid.iter().product()
+    }
+
+    /// Returns how many of the blocks `first`, `first + step`, ... may be live together.
+    pub(super) fn live_blocks_of(&self, first: u32, step: usize) -> usize {
+        let share = self.live_blocks.saturating_sub(u64::from(first)).div_ceil(step as u64);
+        usize::try_from(share).unwrap_or(usize::MAX).max(1)
     }
 
     /// Returns what a kernel's entry takes. It only reads through it.

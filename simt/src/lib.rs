@@ -1,8 +1,9 @@
 //! The `cpu` device: a SIMT executor that runs kernels compiled as C++.
 //!
 //! Every GPU thread is a coroutine with a small stack of its own. A block belongs to one worker,
-//! which is one operating system thread, and runs there warp by warp; all blocks of a launch are
-//! live together, so blocks may wait for each other. Device code enters the executor (`calls.rs`)
+//! which is one operating system thread, and runs there warp by warp. As many blocks as have room
+//! ([`ExecutorOptions::max_threads`]) are live together, so these may wait for each other; as on a
+//! GPU, the others begin as these end. Device code enters the executor (`calls.rs`)
 //! wherever a GPU thread can wait: in `pause`, in barriers, in warp operations and in
 //! `active_mask`. There the coroutine is suspended and the worker (`worker.rs`) resumes another
 //! one.

@@ -81,17 +81,19 @@ impl Worker {
         &self.machine.context
     }
 
-    /// Runs the blocks `first`, `first + step`, ... of a launch to their end.
+    /// Runs the blocks `first`, `first + step`, ... of a launch to their end: as many together as
+    /// the launch may have live, and the others in their order as these end.
     pub(super) fn run(&mut self, launch: &Launch, first: u32, step: usize) -> Outcome {
-        let slots = interface::shared_slots();
-        for rank in (first..launch.blocks()).step_by(step) {
+        let mut ranks = (first..launch.blocks()).step_by(step);
+        let together = launch.live_blocks_of(first, step);
+        for rank in ranks.by_ref().take(together) {
             let mut block = self.spare.pop().unwrap_or_else(|| Box::new(Block::new()));
-            block.prepare(rank, launch.config.grid, launch.config.block, launch.config.shared_bytes, slots);
+            prepare(&mut block, rank, launch);
             self.live.push(block);
         }
         self.machine.context.launch.set(launch);
         let _running = activity::Running::begin();
-        let outcome = self.sweep(launch).err().unwrap_or(Outcome::Done);
+        let outcome = self.sweep(launch, ranks).err().unwrap_or(Outcome::Done);
         if !matches!(outcome, Outcome::Done) {
             self.abandon();
         }
@@ -100,7 +102,7 @@ impl Worker {
         outcome
     }
 
-    fn sweep(&mut self, launch: &Launch) -> Result<(), Outcome> {
+    fn sweep(&mut self, launch: &Launch, mut ranks: impl Iterator<Item = u32>) -> Result<(), Outcome> {
         let mut idle = Idle::default();
         while !self.live.is_empty() {
             match launch.stop() {
@@ -110,7 +112,7 @@ impl Worker {
             }
             let (resumes, pauses) = (self.machine.resumes, self.machine.context.pauses.get());
             let mut i = 0;
-            while let Some(block) = self.live.get(i) {
+            while let Some(block) = self.live.get_mut(i) {
                 if let Err(failure) = self.machine.run_block(block, launch) {
                     return Err(match failure {
                         Failure::Thread(error) => Outcome::from(error),
@@ -122,10 +124,13 @@ impl Worker {
                         },
                     });
                 }
-                if block.live.get() == 0 {
-                    self.spare.push(self.live.swap_remove(i));
-                } else {
+                if block.live.get() != 0 {
                     i += 1;
+                } else if let Some(rank) = ranks.next() {
+                    prepare(block, rank, launch);
+                    i += 1;
+                } else {
+                    self.spare.push(self.live.swap_remove(i));
                 }
             }
             let (resumes, pauses) = (self.machine.resumes - resumes, self.machine.context.pauses.get() - pauses);
@@ -180,6 +185,12 @@ impl Worker {
         self.spare.shrink_to_fit();
         self.live.shrink_to_fit();
     }
+}
+
+/// Makes a block that has no threads the one of a rank.
+fn prepare(block: &mut Block, rank: u32, launch: &Launch) {
+    let config = &launch.config;
+    block.prepare(rank, config.grid, config.block, config.shared_bytes, interface::shared_slots());
 }
 
 /// Why a thread's turn ended the launch.

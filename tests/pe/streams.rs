@@ -119,7 +119,7 @@ fn cooperative(pe: &Pe) -> Outcome {
             assert!(limit == most || (beside != 0 && 0 < limit && limit < most), "{limit} of {most}");
             (64, limit as u32)
         }
-        // Every launch is cooperative on the cpu device.
+        // What the cpu device has live together.
         Err(Error::Device(DeviceError::Launch(LaunchError::Threads { limit, .. }))) => {
             (32, (limit as u32 / 32).min(64))
         }

@@ -36,6 +36,9 @@ static void without_a_pe(void) {
     REFUSED(oxshmem_team_destroy(5), OXSHMEM_ERROR_NOT_INITIALIZED, "there is no PE");
     REFUSED(oxshmem_get_uniqueid(NULL), OXSHMEM_ERROR_INVALID, "null");
     REFUSED(oxshmem_init_with_uniqueid(NULL, 0, 1), OXSHMEM_ERROR_INVALID, "null");
+    oxshmem_uniqueid unique;
+    WORKS(oxshmem_get_uniqueid(&unique));
+    REFUSED(oxshmem_init_with_uniqueid(&unique, 2, 2), OXSHMEM_ERROR_INVALID, "pe is 2 of n_pes 2");
 }
 
 /* One context with each choice of cards. What the job refuses is an error of the transport at the first PE that refuses it,
@@ -273,6 +276,15 @@ static void stale(int *inbox, int next) {
     REFUSED(oxshmemx_putmem_on_stream(freed, inbox, 8, next, NULL), OXSHMEM_ERROR_HEAP, of_freed);
     REFUSED(oxshmemx_getmem_on_stream(freed, inbox, 8, next, NULL), OXSHMEM_ERROR_HEAP, of_freed);
     REFUSED(oxshmem_free(freed), OXSHMEM_ERROR_HEAP, "which was freed");
+
+    /* No memory, and arguments that no memory makes valid. */
+    EXPECT(oxshmem_malloc(0) == NULL && oxshmem_calloc(0, 8) == NULL && oxshmem_align(256, 0) == NULL);
+    REFUSED(oxshmem_host_iputmem(inbox, inbox, 0, 1, 2, 4, next), OXSHMEM_ERROR_INVALID, "stride 0");
+    REFUSED(oxshmem_host_iputmem(inbox, inbox, 1, 1, 2, 3, next), OXSHMEM_ERROR_INVALID, "element size 3");
+    REFUSED(oxshmemx_put_word_on_stream(inbox, 1, 3, next, NULL), OXSHMEM_ERROR_INVALID, "a word of 3 bytes");
+    int here = 7;
+    WORKS(oxshmem_host_iputmem(inbox + 1, &here, PTRDIFF_MAX, PTRDIFF_MAX, 1, sizeof here, oxshmem_host_my_pe()));
+    WORKS(oxshmem_host_igetmem(&here, inbox + 1, PTRDIFF_MAX, PTRDIFF_MAX, 1, sizeof here, oxshmem_host_my_pe()));
 
     const char *beyond = "reach beyond the allocation of 4000 bytes";
     REFUSED(oxshmem_host_putmem(inbox + WORDS - 1, inbox, 8, next), OXSHMEM_ERROR_HEAP, beyond);

@@ -121,7 +121,8 @@ int oxshmem_host_node_n_pes(void);
 /* Returns the CUDA device that the PE uses, for cudaSetDevice in other threads; -1 on the `cpu` device, or without a PE. */
 int oxshmem_gpu(void);
 
-/* The symmetric heap. Collective: all PEs pass the same arguments. Allocated memory is zeroed. */
+/* The symmetric heap. Collective: all PEs pass the same arguments. Allocated memory is zeroed. For 0 bytes
+ * they return null at once, which is no error. */
 void *oxshmem_malloc(size_t bytes);
 void *oxshmem_calloc(size_t count, size_t bytes);
 void *oxshmem_align(size_t alignment, size_t bytes);
@@ -474,11 +475,18 @@ OXSHMEM_FOR_EACH_RMA_TYPE(OXSHMEM_HOST_TYPED)
     OXSHMEM_HOST_REDUCE(name, T, OXSHMEM_TYPE_OF_INTEGER(T), and, AND)                                                         \
     OXSHMEM_HOST_REDUCE(name, T, OXSHMEM_TYPE_OF_INTEGER(T), or, OR)                                                           \
     OXSHMEM_HOST_REDUCE(name, T, OXSHMEM_TYPE_OF_INTEGER(T), xor, XOR)
+#ifdef __cplusplus
+#define OXSHMEM_HOST_CAST(T, value) static_cast<T>(value)
+#else
+#define OXSHMEM_HOST_CAST(T, value) ((T)(value))
+#endif
 #define OXSHMEM_TYPE_OF_INTEGER(T)                                                                                             \
-    ((oxshmem_type)(((T)-1 < (T)1 ? OXSHMEM_TYPE_INT8 : OXSHMEM_TYPE_UINT8) + (sizeof(T) == 8   ? 3                            \
-                                                                               : sizeof(T) == 4 ? 2                            \
-                                                                               : sizeof(T) == 2 ? 1                            \
-                                                                                                : 0)))
+    OXSHMEM_HOST_CAST(oxshmem_type,                                                                                            \
+                      (OXSHMEM_HOST_CAST(T, -1) < OXSHMEM_HOST_CAST(T, 1) ? OXSHMEM_TYPE_INT8 : OXSHMEM_TYPE_UINT8) +          \
+                          (sizeof(T) == 8   ? 3                                                                                \
+                           : sizeof(T) == 4 ? 2                                                                                \
+                           : sizeof(T) == 2 ? 1                                                                                \
+                                            : 0))
 OXSHMEM_HOST_ARITHMETIC(float, float, OXSHMEM_TYPE_FLOAT)
 OXSHMEM_HOST_ARITHMETIC(double, double, OXSHMEM_TYPE_DOUBLE)
 OXSHMEM_HOST_INTEGER(char, char)
@@ -506,5 +514,6 @@ OXSHMEM_HOST_INTEGER(ptrdiff, ptrdiff_t)
 #undef OXSHMEM_HOST_ARITHMETIC
 #undef OXSHMEM_HOST_INTEGER
 #undef OXSHMEM_TYPE_OF_INTEGER
+#undef OXSHMEM_HOST_CAST
 
 #endif
