@@ -122,7 +122,7 @@ int oxshmem_host_node_n_pes(void);
 int oxshmem_gpu(void);
 
 /* The symmetric heap. Collective: all PEs pass the same arguments. Allocated memory is zeroed. For 0 bytes
- * they return null at once, which is no error. */
+ * they return null at once, without an error. */
 void *oxshmem_malloc(size_t bytes);
 void *oxshmem_calloc(size_t count, size_t bytes);
 void *oxshmem_align(size_t alignment, size_t bytes);

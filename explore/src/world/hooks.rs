@@ -210,6 +210,7 @@ unsafe fn in_warp(kind: u32, mask: u32, value: u64, source: u32) -> u64 {
     unsafe {
         (&mut (*world).threads)[me].status = Status::InWarp { kind, mask, value, source };
         (*world).check_warp(me);
+        (*world).check_converging(me);
         reschedule(world);
         (&(*world).threads)[me].result
     }

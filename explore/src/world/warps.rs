@@ -34,8 +34,10 @@ impl World {
             }
             return;
         }
-        let all_wait =
-            warp.clone().all(|lane| matches!(self.threads[lane].status, Status::Converging { .. } | Status::Done));
+        // A lane in an operation of the warp that is not complete does not come here before others do.
+        let all_wait = warp.clone().all(|lane| {
+            matches!(self.threads[lane].status, Status::Converging { .. } | Status::InWarp { .. } | Status::Done)
+        });
         let waiting =
             warp.clone().filter(|&lane| matches!(self.threads[lane].status, Status::Converging { .. })).count();
         if all_wait || (self.program.parts != 0 && waiting >= 2 && self.policy.chance(2)) {

@@ -131,7 +131,7 @@ OXSHMEM_LAZY OXSHMEM_NOINLINE bool wait_for_room(const abi::Aggregate &context, 
 
 constexpr uint64_t kNoPlace = ~0ull;
 
-// Reserves places for `n` records of `bytes` bytes each, one behind the other, and returns the
+// Reserves places for `n` records of `bytes` bytes each, back to back, and returns the
 // position of the first. No record passes the end of a segment, so several of them have a length
 // that divides it: kAggregateRecordBytes. kNoPlace: as wait_for_room.
 OXSHMEM_LAZY OXSHMEM_DEVICE uint64_t reserve(const abi::Aggregate &context, abi::AggregateNode &node, Op op, uint64_t bytes,

@@ -193,8 +193,8 @@ OXSHMEM_DEVICE void apply_order(const abi::AggregateService &service, uint64_t h
     }
 }
 
-// Applies the records of words of some `lanes` of the service, one of each lane, side by side. Of
-// those that change the same 8 bytes each waits for the ones before it, unless their order does not
+// Applies the records of words of some `lanes` of the service, one of each lane, side by side.
+// Records that change the same 8 bytes wait for those before them, unless their order does not
 // matter.
 OXSHMEM_DEVICE void apply_words(const abi::AggregateService &service, const Group &servers, uint32_t lanes, uint64_t header,
                                 uint64_t value) {
