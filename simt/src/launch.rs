@@ -24,9 +24,9 @@ pub struct ExecutorOptions {
     pub stack_bytes: usize,
     /// How long a kernel may run before it is stopped with an error.
     pub deadline: Duration,
-    /// Most threads of one launch that are live together. Blocks beyond them begin as others end, in
-    /// the order of their ranks; a cooperative launch of more is refused. Each worker has at least
-    /// one block live.
+    /// Most threads of one launch that are live together. Blocks beyond them begin as others end,
+    /// in the order of their ranks; a cooperative launch of more is refused. Each worker has at
+    /// least one block live.
     pub max_threads: u64,
 }
 

@@ -34,7 +34,8 @@ impl World {
             }
             return;
         }
-        // A lane in an operation of the warp that is not complete does not come here before others do.
+        // A lane in an operation of the warp that is not complete does not come here before others
+        // do.
         let all_wait = warp.clone().all(|lane| {
             matches!(self.threads[lane].status, Status::Converging { .. } | Status::InWarp { .. } | Status::Done)
         });

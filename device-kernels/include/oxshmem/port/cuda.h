@@ -410,7 +410,8 @@ OXSHMEM_DEVICE void watch_atomic(uint64_t, uint32_t, int, bool) {}
 
 OXSHMEM_DEVICE void pause() {}
 
-// The limit of a sleep is 1 ms (CUDA C++ Programming Guide, "Nanosleep function"); this stays far below it.
+// The limit of a sleep is 1 ms (CUDA C++ Programming Guide, "Nanosleep function"); this stays far
+// below it.
 OXSHMEM_DEVICE void back_off(uint32_t tries) {
     __nanosleep(64u << (tries < 6 ? tries : 6));
 }
