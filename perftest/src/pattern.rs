@@ -68,7 +68,7 @@ pub struct Walk {
 
 impl Walk {
     /// Returns the walk of messages of `bytes` bytes. On a GPU the windows of iterations do not
-    /// overlap and cover [`FAR`] bytes and more, if `room` bytes hold them: what a load leaves in a
+    /// overlap and cover `FAR` bytes and more, if `room` bytes hold them: what a load leaves in a
     /// cache is gone before the walk comes back to it. Elsewhere, and with messages that are as
     /// long, iterations begin as [`shift`] says.
     pub fn of(bytes: u64, on_gpu: bool, room: u64) -> Self {
