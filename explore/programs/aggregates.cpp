@@ -3,7 +3,7 @@
 // Programs that use an aggregating context between two nodes. Block 0 of each PE is the service
 // of its PE; the other blocks post to the other node, or watch what arrives.
 //
-// Rings lie in the heaps, as in the product. They have two segments of one or two of the shortest
+// Rings lie in the heaps, as in the product. They have two segments of one to four of the shortest
 // records, so that positions pass the end of a ring after a few of them.
 #include "program.h"
 
@@ -254,6 +254,29 @@ template <uint32_t kTurns> void signalled() {
         });
 }
 
+// A word and its signal, each of the shortest record: a thread that sees the signal sees the word.
+void signalled_word() {
+    from_first_node(
+        4,
+        [](const aggregate::Context &context) {
+            if (lane() != 0) {
+                return;
+            }
+            for (uint64_t turn = 1; turn <= 2; ++turn) {
+                oxshmem::putmem_signal(context, oxshmem::thread, heap<uint64_t>(0x680), &turn, sizeof(turn),
+                                       heap<uint64_t>(0x600), turn, SIGNAL_SET, receiver());
+            }
+            oxshmem::quiet(context);
+        },
+        [] {
+            for (uint64_t turn = 0; turn != 2; port::pause()) {
+                turn = port::load<order::acquire, reach::system>(heap<const uint64_t>(0x600));
+                const uint64_t seen = port::load<order::relaxed, reach::system>(heap<const uint64_t>(0x680));
+                expect(seen >= turn, "a signal was there before its word");
+            }
+        });
+}
+
 // A fence between puts to the two PEs' words.
 void fenced() {
     from_first_node(
@@ -366,7 +389,9 @@ constexpr oxshmem_explore_program kPrograms[] = {
     between<5, kNever>(1, 2, 1, 1, posting("signalled", signalled<3>, 1, 3, kSteps)),
     early(between<5, 0>(1, 2, 1, 1, posting("signalled_early", signalled<3>, 1, 3, kSteps))),
     between<5, kNever>(1, 2, 1, 1, warps_of(2, posting("ascending_lanes", ascending, 1, 2, kSteps))),
+    between<6, kNever>(1, 2, 1, 1, warps_of(2, posting("ascending_windows", ascending, 1, 2, kSteps))),
     between<5, kNever>(1, 2, 1, 1, warps_of(2, posting("signalled_lanes", signalled<2>, 1, 2, kSteps))),
+    between<5, kNever>(1, 2, 1, 1, warps_of(2, posting("signalled_word", signalled_word, 1, 2, kSteps))),
     between<5, kNever>(1, 2, 1, 1, warps_of(2, posting("fenced_lanes", fenced, 1, 2, kSteps))),
     between<5, 0>(1, 2, 1, 1, posting("fenced", fenced, 1, 3, kSteps)),
     between<5, kNever>(1, 2, 2, 0, posting("quiet_of_other", quiet_of_other, 1, 3, kSteps)),

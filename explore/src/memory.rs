@@ -43,7 +43,8 @@ pub struct Entry {
     /// The doorbell register.
     pub doorbell: bool,
     pub value: u64,
-    /// The threads that see it, as bits.
+    /// The threads that see it, as bits; of one on the bus, which all threads of its PE see, those
+    /// that have seen it.
     pub seen_by: u64,
     /// The priority of the process that moves it on.
     pub priority: u64,

@@ -36,23 +36,28 @@ impl World {
     }
 
     /// Puts bytes of a word into memory, where all readers of this memory see them. `by`: the
-    /// thread that stored them, if one did.
-    pub(crate) fn set_memory(&mut self, word: u32, mask: u8, value: u64, by: Option<usize>) {
+    /// thread that stored them, if one did, and the threads that have seen the store, as bits.
+    pub(crate) fn set_memory(&mut self, word: u32, mask: u8, value: u64, by: Option<(usize, u64)>) {
         let bits = spread(mask);
         let old = self.memory.words[word as usize];
         let new = old & !bits | value & bits;
+        if old != new {
+            self.changes += 1;
+            if let Some((by, _)) = by {
+                self.threads[by].own_changes += 1;
+            }
+        }
+        if self.program.stale != 0 {
+            let seen_by = by.map_or(0, |(_, seen_by)| seen_by);
+            for thread in (0..self.threads.len()).filter(|thread| seen_by >> thread & 1 != 0) {
+                self.last_seen.insert((thread as u8, word), self.changes);
+            }
+        }
         if old == new {
             return;
         }
-        self.changes += 1;
-        if let Some(by) = by {
-            self.threads[by].own_changes += 1;
-        }
         if self.program.stale != 0 {
             self.histories.entry(word).or_default().past.push((old, self.changes));
-            if let Some(by) = by {
-                self.last_seen.insert((by as u8, word), self.changes);
-            }
         }
         self.before_change(word, bits, new);
         self.memory.replace(word, new);
@@ -173,7 +178,6 @@ impl World {
         let owner = self.memory.about[entry.word as usize].0;
         if entry.level == Level::Thread && owner != entry.pe {
             entry.level = Level::Bus;
-            entry.seen_by = u64::MAX;
             self.changes += 1;
             self.threads[entry.thread as usize].own_changes += 1;
             self.say(|world| {
@@ -194,7 +198,7 @@ impl World {
                 world.memory.describe(address)
             )
         });
-        let by = Some(entry.thread as usize);
+        let by = Some((entry.thread as usize, entry.seen_by));
         if entry.doorbell {
             self.ring(entry.word, entry.value);
             return;
@@ -266,7 +270,14 @@ impl World {
     pub(super) fn load(&mut self, thread: usize, address: u64, bytes: u32, order: u32) -> u64 {
         let word = self.memory.word_of(address);
         let (mut all, buffered) = self.seen(thread, word);
-        if self.program.stale != 0 && buffered == 0 {
+        if buffered != 0 {
+            let pe = self.threads[thread].pe;
+            for entry in &mut self.entries {
+                if entry.word == word && entry.level == Level::Bus && entry.pe == pe {
+                    entry.seen_by |= 1 << thread;
+                }
+            }
+        } else if self.program.stale != 0 {
             all = self.maybe_stale(thread, word, all, order);
         }
         let value = all >> (address % 8 * 8);
@@ -377,7 +388,7 @@ impl World {
                 }
             }
         } & limit;
-        self.set_memory(word, mask, new << (shift * 8), Some(thread));
+        self.set_memory(word, mask, new << (shift * 8), Some((thread, 1 << thread)));
         if self.program.stale != 0 {
             let now = self.now();
             self.last_seen.insert((thread as u8, word), now);

@@ -209,7 +209,9 @@ impl World {
         for entry in &self.entries {
             let flags =
                 u64::from(entry.mask) | u64::from(entry.thread) << 8 | u64::from(entry.level == Level::Bus) << 16;
-            order = scramble(order ^ entry.value ^ u64::from(entry.word) << 32 ^ scramble(flags ^ entry.seen_by << 20));
+            // On the bus a store can be loaded by all threads of its PE.
+            let seen_by = if entry.level == Level::Bus { u64::MAX } else { entry.seen_by };
+            order = scramble(order ^ entry.value ^ u64::from(entry.word) << 32 ^ scramble(flags ^ seen_by << 20));
         }
         hash ^= order ^ u64::from(self.ticks) << 48;
         scramble(hash ^ self.hca_hash())

@@ -3,9 +3,9 @@
 use std::ops::Range;
 
 use oxshmem_system::mixing::scramble;
+use rustc_hash::FxHashMap;
 
 use super::{Status, World};
-use crate::memory::Level;
 
 impl World {
     pub(super) fn warp_of(&self, index: usize) -> Range<usize> {
@@ -129,14 +129,27 @@ impl World {
             // A barrier: what the participants have stored is visible to all of them.
             let all: u64 = lanes.iter().map(|&lane| 1u64 << lane).sum();
             for entry in &mut self.entries {
-                if entry.level == Level::Thread && entry.seen_by & all != 0 {
+                if entry.seen_by & all != 0 {
                     entry.seen_by |= all;
                 }
             }
-            let now = self.now();
-            for &lane in lanes {
-                self.threads[lane].floor = now;
+            self.share_what_was_seen(lanes);
+        }
+    }
+
+    /// Lets each of the lanes that meet at a barrier load nothing older than any of them may load.
+    fn share_what_was_seen(&mut self, lanes: &[usize]) {
+        let floor = lanes.iter().map(|&lane| self.threads[lane].floor).max().unwrap_or(0);
+        let mut newest: FxHashMap<u32, u64> = FxHashMap::default();
+        for (&(thread, word), &seen) in &self.last_seen {
+            if lanes.contains(&usize::from(thread)) {
+                let known = newest.entry(word).or_default();
+                *known = seen.max(*known);
             }
+        }
+        for &lane in lanes {
+            self.threads[lane].floor = floor;
+            self.last_seen.extend(newest.iter().map(|(&word, &seen)| ((lane as u8, word), seen)));
         }
     }
 }
