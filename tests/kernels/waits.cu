@@ -213,3 +213,68 @@ WAIT_KERNELS(i32, int32_t)
 WAIT_KERNELS(u32, uint32_t)
 WAIT_KERNELS(i64, int64_t)
 WAIT_KERNELS(u64, uint64_t)
+
+// A caller that excludes nothing finds each variable in the end. `vars`: none of them is 0.
+OXSHMEM_KERNEL(find_each, uint64_t *vars, Report *report) {
+    using namespace oxshmem;
+    uint64_t none[kVariables] = {};
+    const auto finds_all = [&](auto find) {
+        uint32_t found = 0;
+        for (uint32_t look = 0; look < 1000000 && found + 1 != 1u << kVariables; ++look) {
+            const size_t i = find();
+            EXPECT(report, i < kVariables);
+            found |= 1u << i;
+        }
+        EXPECT_EQ(report, found, (1u << kVariables) - 1);
+    };
+    finds_all([&] { return wait_until_any(vars, kVariables, nullptr, CMP_NE, uint64_t{0}); });
+    finds_all([&] { return wait_until_any_vector(vars, kVariables, nullptr, CMP_NE, none); });
+    finds_all([&] { return test_any(vars, kVariables, nullptr, CMP_NE, uint64_t{0}); });
+    finds_all([&] { return test_any_vector(vars, kVariables, nullptr, CMP_NE, none); });
+}
+
+// The threads of a warp poll what its last one sets.
+OXSHMEM_KERNEL(polls, uint64_t *flag) {
+    using namespace oxshmem;
+    const uint64_t wanted = 1;
+    size_t index;
+    switch (thread_rank()) {
+    case 0:
+        while (test(flag, CMP_EQ, 1) == 0) {
+        }
+        return;
+    case 1:
+        while (test_all(flag, 1, nullptr, CMP_EQ, wanted) == 0) {
+        }
+        return;
+    case 2:
+        while (test_any(flag, 1, nullptr, CMP_EQ, wanted) != 0) {
+        }
+        return;
+    case 3:
+        while (test_some(flag, 1, &index, nullptr, CMP_EQ, wanted) != 1) {
+        }
+        return;
+    case 4:
+        while (test_all_vector(flag, 1, nullptr, CMP_EQ, &wanted) == 0) {
+        }
+        return;
+    case 5:
+        while (test_any_vector(flag, 1, nullptr, CMP_EQ, &wanted) != 0) {
+        }
+        return;
+    case 6:
+        while (test_some_vector(flag, 1, &index, nullptr, CMP_EQ, &wanted) != 1) {
+        }
+        return;
+    case 7:
+        while (signal_fetch(flag) != 1) {
+        }
+        return;
+    case 8:
+        p(flag, wanted, my_pe());
+        return;
+    default:
+        return;
+    }
+}

@@ -33,5 +33,9 @@ pub fn waits(_: &[String]) -> Outcome {
         waits_of::<i64>(&rig, "i64", excluded)?;
         waits_of::<u64>(&rig, "u64", excluded)?;
     }
+    let words = rig.pe.alloc::<u64>(VARIABLES)?;
+    rig.run_linear("polls", 1, 32, (&words,))?;
+    rig.pe.write(&words, &[1; VARIABLES])?;
+    rig.run_linear("find_each", 1, 1, (&words, rig.report()))?;
     rig.finish()
 }

@@ -106,11 +106,21 @@ OXSHMEM_DEVICE bool test_all(const T *ivars, size_t n, const int *status, Compar
     return true;
 }
 
-// The first variable that compares true. `any_left`: whether there is any to wait for.
+// Where a search for any of `n` variables begins: elsewhere at each call, so that a caller that
+// excludes none finds each of them in the end.
+OXSHMEM_DEVICE size_t start_of_search(size_t n) {
+    const uint64_t mixed = port::clock_ns() * 0x9e3779b97f4a7c15ull;
+    return (mixed >> 32) * static_cast<uint32_t>(n) >> 32;
+}
+
+// The first variable from `start` on, and then from 0, that compares true. `any_left`: whether there
+// is any to wait for.
 template <class T, class Values>
-OXSHMEM_DEVICE size_t test_any(const T *ivars, size_t n, const int *status, Compare cmp, const Values &values, bool &any_left) {
+OXSHMEM_DEVICE size_t test_any(const T *ivars, size_t n, size_t start, const int *status, Compare cmp, const Values &values,
+                               bool &any_left) {
     any_left = false;
-    for (size_t i = 0; i < n; ++i) {
+    for (size_t step = 0; step < n; ++step) {
+        const size_t i = step < n - start ? start + step : step - (n - start);
         if (!excluded(status, i)) {
             any_left = true;
             if (holds(ivars, i, cmp, values)) {
@@ -158,9 +168,10 @@ OXSHMEM_DEVICE size_t wait_any(const T *ivars, size_t n, const int *status, Comp
     size_t found = SIZE_MAX;
     if (check_variables(ivars, n, cmp, Op::wait_until)) {
         const auto late = [&] { return unmet_any(ivars, n, status, cmp, values); };
+        const size_t start = start_of_search(n);
         wait(Op::wait_until, late, ivars, [&] {
             bool any_left;
-            found = test_any(ivars, n, status, cmp, values, any_left);
+            found = test_any(ivars, n, start, status, cmp, values, any_left);
             return found != SIZE_MAX || !any_left;
         });
     }
@@ -179,6 +190,41 @@ OXSHMEM_DEVICE size_t wait_some(const T *ivars, size_t n, size_t *indices, const
             found = test_some(ivars, n, indices, status, cmp, values, any_left);
             return found != 0 || !any_left;
         });
+    }
+    return found;
+}
+
+// Tests are polled by programs' loops, so one that finds nothing lets the device's other threads
+// run, as a wait does between its looks.
+template <class T, class Values>
+OXSHMEM_DEVICE bool tested_all(const T *ivars, size_t n, const int *status, Compare cmp, const Values &values) {
+    const bool met = check_variables(ivars, n, cmp, Op::wait_until) && test_all(ivars, n, status, cmp, values);
+    if (!met) {
+        port::pause();
+    }
+    return met;
+}
+
+template <class T, class Values>
+OXSHMEM_DEVICE size_t tested_any(const T *ivars, size_t n, const int *status, Compare cmp, const Values &values) {
+    bool any_left;
+    const size_t found = check_variables(ivars, n, cmp, Op::wait_until)
+                             ? test_any(ivars, n, start_of_search(n), status, cmp, values, any_left)
+                             : SIZE_MAX;
+    if (found == SIZE_MAX) {
+        port::pause();
+    }
+    return found;
+}
+
+template <class T, class Values>
+OXSHMEM_DEVICE size_t tested_some(const T *ivars, size_t n, size_t *indices, const int *status, Compare cmp,
+                                  const Values &values) {
+    bool any_left;
+    const size_t found =
+        check_variables(ivars, n, cmp, Op::wait_until) ? test_some(ivars, n, indices, status, cmp, values, any_left) : 0;
+    if (found == 0) {
+        port::pause();
     }
     return found;
 }
@@ -216,47 +262,33 @@ OXSHMEM_DEVICE size_t wait_until_some_vector(const T *ivars, size_t n, size_t *i
 }
 
 template <class T> OXSHMEM_DEVICE int test(const T *ivar, Compare cmp, detail::given<T> value) {
-    return detail::check_variables(ivar, 1, cmp, detail::Op::wait_until) && detail::holds(ivar, 0, cmp, detail::Same<T>{value});
+    return detail::tested_all(ivar, 1, nullptr, cmp, detail::Same<T>{value});
 }
 template <class T>
 OXSHMEM_DEVICE int test_all(const T *ivars, size_t n, const int *status, Compare cmp, detail::given<T> value) {
-    return detail::check_variables(ivars, n, cmp, detail::Op::wait_until) &&
-           detail::test_all(ivars, n, status, cmp, detail::Same<T>{value});
+    return detail::tested_all(ivars, n, status, cmp, detail::Same<T>{value});
 }
 template <class T>
 OXSHMEM_DEVICE size_t test_any(const T *ivars, size_t n, const int *status, Compare cmp, detail::given<T> value) {
-    bool any_left;
-    return detail::check_variables(ivars, n, cmp, detail::Op::wait_until)
-               ? detail::test_any(ivars, n, status, cmp, detail::Same<T>{value}, any_left)
-               : SIZE_MAX;
+    return detail::tested_any(ivars, n, status, cmp, detail::Same<T>{value});
 }
 template <class T>
 OXSHMEM_DEVICE size_t test_some(const T *ivars, size_t n, size_t *indices, const int *status, Compare cmp,
                                 detail::given<T> value) {
-    bool any_left;
-    return detail::check_variables(ivars, n, cmp, detail::Op::wait_until)
-               ? detail::test_some(ivars, n, indices, status, cmp, detail::Same<T>{value}, any_left)
-               : 0;
+    return detail::tested_some(ivars, n, indices, status, cmp, detail::Same<T>{value});
 }
 template <class T>
 OXSHMEM_DEVICE int test_all_vector(const T *ivars, size_t n, const int *status, Compare cmp, const T *values) {
-    return detail::check_variables(ivars, n, cmp, detail::Op::wait_until) &&
-           detail::test_all(ivars, n, status, cmp, detail::Each<T>{values});
+    return detail::tested_all(ivars, n, status, cmp, detail::Each<T>{values});
 }
 template <class T>
 OXSHMEM_DEVICE size_t test_any_vector(const T *ivars, size_t n, const int *status, Compare cmp, const T *values) {
-    bool any_left;
-    return detail::check_variables(ivars, n, cmp, detail::Op::wait_until)
-               ? detail::test_any(ivars, n, status, cmp, detail::Each<T>{values}, any_left)
-               : SIZE_MAX;
+    return detail::tested_any(ivars, n, status, cmp, detail::Each<T>{values});
 }
 template <class T>
 OXSHMEM_DEVICE size_t test_some_vector(const T *ivars, size_t n, size_t *indices, const int *status, Compare cmp,
                                        const T *values) {
-    bool any_left;
-    return detail::check_variables(ivars, n, cmp, detail::Op::wait_until)
-               ? detail::test_some(ivars, n, indices, status, cmp, detail::Each<T>{values}, any_left)
-               : 0;
+    return detail::tested_some(ivars, n, indices, status, cmp, detail::Each<T>{values});
 }
 
 } // namespace oxshmem
