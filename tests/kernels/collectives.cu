@@ -204,3 +204,23 @@ OXSHMEM_KERNEL(typed_forms, int *data, Report *report) {
     EXPECT_EQ(report, team_my_pe(TEAM_INVALID), -1);
     EXPECT_EQ(report, team_n_pes(0x300), -1);
 }
+
+// Members that have no data pass null, or an address of the heap. `data`: room for 16 words.
+OXSHMEM_KERNEL(empty_buffers, int *data, Report *report) {
+    const int me = my_pe();
+    int *const any = me % 2 == 0 ? nullptr : data + me;
+    int *const none = me % 2 == 0 ? data + me : nullptr;
+    EXPECT_EQ(report, broadcast(block, TEAM_WORLD, any, none, 0, 0), 0);
+    EXPECT_EQ(report, fcollect(block, TEAM_WORLD, none, any, 0), 0);
+    EXPECT_EQ(report, alltoall(block, TEAM_WORLD, any, none, 0), 0);
+    EXPECT_EQ(report, alltoalls(block, TEAM_WORLD, none, any, 1, 1, 0), 0);
+    EXPECT_EQ(report, reduce(block, TEAM_WORLD, op_sum, any, none, 0), 0);
+    EXPECT_EQ(report, reducescatter(block, TEAM_WORLD, op_max, none, any, 0), 0);
+    EXPECT_EQ(report, collect(block, TEAM_WORLD, static_cast<int *>(nullptr), any, 0), 0);
+    if (thread_rank() == 0) {
+        data[8] = 17;
+    }
+    sync_block();
+    EXPECT_EQ(report, collect(block, TEAM_WORLD, data, me == 0 ? data + 8 : any, me == 0 ? 1 : 0), 0);
+    EXPECT_EQ(report, data[0], 17);
+}

@@ -100,7 +100,7 @@ OXSHMEM_KERNEL(one_call, uint32_t call, uint64_t *at, int pe, int64_t extra, uin
     }
 }
 
-// Zero elements are legal wherever the address would be, as long as it names the heap.
+// Zero elements are legal at any address.
 OXSHMEM_KERNEL(zero_elements, uint64_t *at, uint64_t *signal, Report *report) {
     using namespace oxshmem;
     uint64_t local = 7;

@@ -478,6 +478,7 @@ pub fn collectives(args: &[String]) -> Outcome {
     subsets(&bench, extent, long)?;
     let words = bench.rig.pe.alloc::<i32>(16)?;
     bench.rig.run_linear("typed_forms", 1, 40, (&words, bench.rig.report()))?;
+    bench.rig.run_linear("empty_buffers", 1, 40, (&words, bench.rig.report()))?;
     bench.rig.finish()
 }
 

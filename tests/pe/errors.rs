@@ -228,6 +228,9 @@ pub fn refused(_: &[String]) -> Outcome {
     let (zeros, signal) = (bench.rig.pe.alloc::<u64>(4)?, bench.rig.pe.alloc::<u64>(1)?);
     bench.rig.run_linear("zero_elements", 1, 1, (&zeros, &signal, bench.rig.report()))?;
     assert_eq!(bench.rig.pe.read(zeros.view(..4))?, [0; 4]);
+    bench.rig.pe.write(&signal, &[0])?;
+    bench.rig.pe.barrier_all()?;
+    bench.rig.run_linear("zero_elements", 1, 1, (0_u64, &signal, bench.rig.report()))?;
 
     launches(&bench.rig)?;
     bench.rig.pe.barrier_all()?;

@@ -348,7 +348,7 @@ OXSHMEM_OUTLINE int collect_bytes(int handle, void *dst, const void *src, uint64
         }
     }
     limit = least(limit, room);
-    const uint32_t announced = announced_by<Scope>(session, dst, src, 0, limit, Algorithm::packets);
+    const uint32_t announced = collect_announced_by<Scope>(session, dst, limit, Algorithm::packets);
     const Sizes sizes{team, team.one_round};
     uint64_t before, largest;
     Scope::sync();

@@ -144,7 +144,8 @@ OXSHMEM_DEVICE bool takes_any_address(int pe) {
 }
 
 OXSHMEM_LAZY OXSHMEM_DEVICE bool check_symmetric(const void *address, uint64_t bytes, int pe, Op op) {
-    if (in_heap(address, bytes) || takes_any_address(pe)) {
+    // No bytes lie nowhere: their address may be null.
+    if (bytes == 0 || in_heap(address, bytes) || takes_any_address(pe)) {
         return true;
     }
     raise(ErrorCode::address_outside_heap, op, pe, reinterpret_cast<uint64_t>(address), bytes);

@@ -155,7 +155,7 @@ OXSHMEM_DEVICE void check_buffers(Session &session, const void *dst, uint64_t ds
 }
 
 // What this member's call announces: everything that has to be equal is in the hash. One of several
-// blocks announces their number too.
+// blocks announces their number too. Without data (`size` is 0) the buffers may be anywhere.
 template <class Scope>
 OXSHMEM_DEVICE uint32_t announced_by(const Session &session, const void *dst, const void *src, uint64_t size, uint64_t extra,
                                      Algorithm algorithm) {
@@ -166,9 +166,19 @@ OXSHMEM_DEVICE uint32_t announced_by(const Session &session, const void *dst, co
     // A sum of products with odd numbers: its upper bits depend on all that is hashed, and no
     // product waits for another one.
     const uint64_t how = further << 3 | static_cast<uint64_t>(algorithm);
-    const uint64_t hash = size * 0x9e3779b97f4a7c15ull + offset_of(dst) * 0xbf58476d1ce4e5b9ull +
-                          offset_of(src) * 0x94d049bb133111ebull + extra * 0xd6e8feb86659fd93ull + how * 0xa0761d6478bd642full;
+    const uint64_t places = offset_of(dst) * 0xbf58476d1ce4e5b9ull + offset_of(src) * 0x94d049bb133111ebull;
+    const uint64_t hash =
+        size * 0x9e3779b97f4a7c15ull + (size == 0 ? 0 : places) + extra * 0xd6e8feb86659fd93ull + how * 0xa0761d6478bd642full;
     return announce(session.call, hash >> 36);
+}
+
+// The same for a collect, whose members have different amounts of data: one without any may pass any
+// `src`, and where no member has any, any `dst` will do.
+template <class Scope>
+OXSHMEM_DEVICE uint32_t collect_announced_by(const Session &session, const void *dst, uint64_t extra, Algorithm algorithm) {
+    constexpr uint64_t kSomeData = 1;
+    const void *const heap = as<const void>(port::state().heap_base);
+    return announced_by<Scope>(session, in_heap(dst, 0) ? dst : heap, heap, kSomeData, extra, algorithm);
 }
 
 // Pieces that a lane has under way at once, where lanes have several; with more of them packets

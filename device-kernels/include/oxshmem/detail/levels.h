@@ -702,7 +702,9 @@ template <class Check, class CarryOut> OXSHMEM_DEVICE int by_levels(LevelsCall c
     }
     check(session);
     const uint32_t announced =
-        announced_by<levels_scope>(session, call.dst, call.src, call.size, call.extra, Algorithm::levels);
+        call.call == Call::collect
+            ? collect_announced_by<levels_scope>(session, call.dst, call.extra, Algorithm::levels)
+            : announced_by<levels_scope>(session, call.dst, call.src, call.size, call.extra, Algorithm::levels);
     block_scope::sync();
     if (!meet<levels_scope, true>(session.team, call.op, announced)) {
         return 1;
