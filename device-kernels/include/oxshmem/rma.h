@@ -34,14 +34,19 @@ namespace detail {
 
 template <class T> constexpr bool scalar = sizeof(T) == 1 || sizeof(T) == 2 || sizeof(T) == 4 || sizeof(T) == 8;
 
-// Pushes unregistered memory through the queue, by all lanes.
+// Pushes unregistered memory through the queue, by all lanes. Of memory that is registered further
+// on, the card reads what is: a blocking put waits for that.
 template <class Scope, class C>
-OXSHMEM_OUTLINE void network_push(C context, void *dst, const void *src, uint64_t bytes, int pe) {
+OXSHMEM_OUTLINE void network_push(C context, void *dst, const void *src, uint64_t bytes, int pe, bool blocking) {
     const Slice mine = slice<Scope>((bytes + kInlineMost - 1) / kInlineMost);
     const uint64_t first = mine.first * kInlineMost;
     const uint64_t last = least(mine.last * kInlineMost, bytes);
     if (first < last) {
-        network_put(context, static_cast<char *>(dst) + first, static_cast<const char *>(src) + first, last - first, pe);
+        const uint64_t end =
+            network_put(context, static_cast<char *>(dst) + first, static_cast<const char *>(src) + first, last - first, pe);
+        if (blocking && end != 0 && registered(static_cast<const char *>(src) + bytes - 1) != 0) {
+            network_wait(context, end, pe, Op::put);
+        }
     }
 }
 
@@ -49,7 +54,7 @@ OXSHMEM_OUTLINE void network_push(C context, void *dst, const void *src, uint64_
 template <class Scope, class C>
 OXSHMEM_DEVICE void network_put_by(C context, void *dst, const void *src, uint64_t bytes, int pe, bool blocking) {
     if (Scope::kLanes > 1 && bytes > kInlineOneBlock && registered(src) == 0) {
-        network_push<Scope>(context, dst, src, bytes, pe);
+        network_push<Scope>(blocking ? at_once(context) : context, dst, src, bytes, pe, blocking);
     } else if (Scope::rank() == 0) {
         const bool waits = blocking && bytes > port::state().inline_up_to;
         const C mine = by_leader<Scope>(waits ? at_once(context) : context);
