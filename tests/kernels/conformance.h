@@ -58,6 +58,8 @@ template <class T> OXSHMEM_DEVICE T make(uint64_t number) {
         const uint64_t other = mix(number);
         return T{static_cast<uint32_t>(number), static_cast<uint32_t>(number >> 32), static_cast<uint32_t>(other),
                  static_cast<uint32_t>(other >> 32)};
+    } else if constexpr (!std::is_arithmetic_v<T>) {
+        return T{static_cast<uint16_t>(number)}; // the narrow floating-point types
     } else {
         return static_cast<T>(number);
     }

@@ -181,6 +181,7 @@ struct Check {
 template <class Phase> OXSHMEM_DEVICE uint32_t all_sites(const Phase &phase) {
     uint32_t zone = 0;
     OXSHMEM_FOR_EACH_RMA_TYPE(TYPED_SITES)
+    OXSHMEM_FOR_EACH_NARROW_FLOAT_TYPE(TYPED_SITES)
     OXSHMEM_FOR_EACH_SIZE(SIZED_SITES)
     return zone;
 }
@@ -290,7 +291,8 @@ OXSHMEM_DEVICE void scalar_site(unsigned char *arena, Report *report, uint32_t z
         oxshmem_##name##_wait_until_all(own, 3, nullptr, oxshmem::CMP_GE, Word{4});                                            \
         oxshmem_##name##_wait_until_all_vector(own, 3, nullptr, oxshmem::CMP_EQ, wanted);                                      \
         EXPECT_EQ(report, oxshmem_##name##_wait_until_any(own, 3, nullptr, oxshmem::CMP_EQ, Word{6}), size_t{2});              \
-        EXPECT_EQ(report, oxshmem_##name##_wait_until_any_vector(own, 3, status, oxshmem::CMP_EQ, wanted), size_t{0});         \
+        /* The first or the last; the one between is left out. */                                                              \
+        EXPECT_EQ(report, oxshmem_##name##_wait_until_any_vector(own, 3, status, oxshmem::CMP_EQ, wanted) % 2, size_t{0});     \
         EXPECT_EQ(report, oxshmem_##name##_wait_until_some(own, 3, indices, status, oxshmem::CMP_GT, Word{3}), size_t{2});     \
         EXPECT_EQ(report, indices[1], size_t{2});                                                                              \
         EXPECT_EQ(report, oxshmem_##name##_wait_until_some_vector(own, 3, indices, status, oxshmem::CMP_EQ, wanted),           \
@@ -367,6 +369,15 @@ OXSHMEM_KERNEL(typed_others, int *data, uint64_t *signals, Report *report) {
         EXPECT_EQ(report, data[0], previous + 1);
         oxshmem_quiet();
         oxshmem_barrier_all();
+        // Sizes take any type of theirs; C programs know comparisons and updates as numbers (host.h).
+        const float sent = 0.25f;
+        float arrived;
+        oxshmem_put32(data, &sent, 1, next);
+        oxshmem_fence();
+        oxshmem_signal_op(signals, 4, 10, next);
+        EXPECT_EQ(report, oxshmem_signal_wait_until(signals, 0, 7), uint64_t{7});
+        memcpy(&arrived, data, sizeof(arrived));
+        EXPECT_EQ(report, arrived, sent);
         oxshmem_sync_all();
     }
     if (thread_rank() < 32) {

@@ -25,37 +25,37 @@
 #include "detail/typed_names.h"
 
 #define OXSHMEM_DEFINE_WAIT(name, T)                                                                                           \
-    OXSHMEM_DEVICE void oxshmem_##name##_wait_until(const T *ivar, oxshmem::Compare cmp, T value) {                            \
+    OXSHMEM_DEVICE void oxshmem_##name##_wait_until(const T *ivar, oxshmem::detail::Named<oxshmem::Compare> cmp, T value) {    \
         oxshmem::wait_until(ivar, cmp, value);                                                                                 \
     }                                                                                                                          \
-    OXSHMEM_DEVICE int oxshmem_##name##_test(const T *ivar, oxshmem::Compare cmp, T value) {                                   \
+    OXSHMEM_DEVICE int oxshmem_##name##_test(const T *ivar, oxshmem::detail::Named<oxshmem::Compare> cmp, T value) {           \
         return oxshmem::test(ivar, cmp, value);                                                                                \
     }                                                                                                                          \
     OXSHMEM_DEFINE_WAIT_FORMS(name, T, , T)                                                                                    \
     OXSHMEM_DEFINE_WAIT_FORMS(name, T, _vector, const T *)
 #define OXSHMEM_DEFINE_WAIT_FORMS(name, T, form, V)                                                                            \
     OXSHMEM_DEVICE void oxshmem_##name##_wait_until_all##form(const T *ivars, size_t n, const int *status,                     \
-                                                              oxshmem::Compare cmp, V value) {                                 \
+                                                              oxshmem::detail::Named<oxshmem::Compare> cmp, V value) {         \
         oxshmem::wait_until_all##form(ivars, n, status, cmp, value);                                                           \
     }                                                                                                                          \
     OXSHMEM_DEVICE size_t oxshmem_##name##_wait_until_any##form(const T *ivars, size_t n, const int *status,                   \
-                                                                oxshmem::Compare cmp, V value) {                               \
+                                                                oxshmem::detail::Named<oxshmem::Compare> cmp, V value) {       \
         return oxshmem::wait_until_any##form(ivars, n, status, cmp, value);                                                    \
     }                                                                                                                          \
     OXSHMEM_DEVICE size_t oxshmem_##name##_wait_until_some##form(const T *ivars, size_t n, size_t *indices, const int *status, \
-                                                                 oxshmem::Compare cmp, V value) {                              \
+                                                                 oxshmem::detail::Named<oxshmem::Compare> cmp, V value) {      \
         return oxshmem::wait_until_some##form(ivars, n, indices, status, cmp, value);                                          \
     }                                                                                                                          \
-    OXSHMEM_DEVICE int oxshmem_##name##_test_all##form(const T *ivars, size_t n, const int *status, oxshmem::Compare cmp,      \
-                                                       V value) {                                                              \
+    OXSHMEM_DEVICE int oxshmem_##name##_test_all##form(const T *ivars, size_t n, const int *status,                            \
+                                                       oxshmem::detail::Named<oxshmem::Compare> cmp, V value) {                \
         return oxshmem::test_all##form(ivars, n, status, cmp, value);                                                          \
     }                                                                                                                          \
-    OXSHMEM_DEVICE size_t oxshmem_##name##_test_any##form(const T *ivars, size_t n, const int *status, oxshmem::Compare cmp,   \
-                                                          V value) {                                                           \
+    OXSHMEM_DEVICE size_t oxshmem_##name##_test_any##form(const T *ivars, size_t n, const int *status,                         \
+                                                          oxshmem::detail::Named<oxshmem::Compare> cmp, V value) {             \
         return oxshmem::test_any##form(ivars, n, status, cmp, value);                                                          \
     }                                                                                                                          \
     OXSHMEM_DEVICE size_t oxshmem_##name##_test_some##form(const T *ivars, size_t n, size_t *indices, const int *status,       \
-                                                           oxshmem::Compare cmp, V value) {                                    \
+                                                           oxshmem::detail::Named<oxshmem::Compare> cmp, V value) {            \
         return oxshmem::test_some##form(ivars, n, indices, status, cmp, value);                                                \
     }
 OXSHMEM_FOR_EACH_WAIT_TYPE(OXSHMEM_DEFINE_WAIT)
@@ -109,12 +109,12 @@ OXSHMEM_FOR_EACH_SCOPE(OXSHMEM_DEFINE_COLLECTIVE, )
 #define OXSHMEM_DEFINE_PROD(name, T) OXSHMEM_DEFINE_REDUCTIONS(name, T, prod)
 OXSHMEM_FOR_EACH_BITWISE_REDUCE_TYPE(OXSHMEM_DEFINE_BITWISE)
 OXSHMEM_FOR_EACH_RMA_TYPE(OXSHMEM_DEFINE_ORDERED)
-OXSHMEM_FOR_EACH_NARROW_REDUCE_TYPE(OXSHMEM_DEFINE_ORDERED)
+OXSHMEM_FOR_EACH_NARROW_FLOAT_TYPE(OXSHMEM_DEFINE_ORDERED)
 OXSHMEM_FOR_EACH_RMA_TYPE(OXSHMEM_DEFINE_SUM)
-OXSHMEM_FOR_EACH_NARROW_REDUCE_TYPE(OXSHMEM_DEFINE_SUM)
+OXSHMEM_FOR_EACH_NARROW_FLOAT_TYPE(OXSHMEM_DEFINE_SUM)
 OXSHMEM_FOR_EACH_COMPLEX_REDUCE_TYPE(OXSHMEM_DEFINE_SUM)
 OXSHMEM_FOR_EACH_RMA_TYPE(OXSHMEM_DEFINE_PROD)
-OXSHMEM_FOR_EACH_NARROW_REDUCE_TYPE(OXSHMEM_DEFINE_PROD)
+OXSHMEM_FOR_EACH_NARROW_FLOAT_TYPE(OXSHMEM_DEFINE_PROD)
 OXSHMEM_FOR_EACH_COMPLEX_REDUCE_TYPE(OXSHMEM_DEFINE_PROD)
 #undef OXSHMEM_DEFINE_PROD
 #undef OXSHMEM_DEFINE_SUM
@@ -170,6 +170,7 @@ OXSHMEM_FOR_EACH_COMPLEX_REDUCE_TYPE(OXSHMEM_DEFINE_PROD)
     OXSHMEM_FOR_EACH_SCOPE(OXSHMEM_DEFINE_GATHERING, T, name##_broadcast, name##_collect, name##_fcollect, name##_alltoall,    \
                            name##_alltoalls, )
 OXSHMEM_FOR_EACH_RMA_TYPE(OXSHMEM_DEFINE_TYPED_GATHERING)
+OXSHMEM_FOR_EACH_NARROW_FLOAT_TYPE(OXSHMEM_DEFINE_TYPED_GATHERING)
 OXSHMEM_FOR_EACH_SCOPE(OXSHMEM_DEFINE_GATHERING, void, broadcastmem, collectmem, fcollectmem, alltoallmem, alltoallsmem, mem)
 #undef OXSHMEM_DEFINE_TYPED_GATHERING
 #undef OXSHMEM_DEFINE_GATHERING
@@ -211,12 +212,13 @@ OXSHMEM_DEVICE void *oxshmem_ptr(const void *address, int pe) {
 OXSHMEM_DEVICE void oxshmem_fence() {
     oxshmem::fence();
 }
-OXSHMEM_DEVICE void oxshmem_signal_op(uint64_t *signal, uint64_t value, oxshmem::SignalOp op, int pe) {
+OXSHMEM_DEVICE void oxshmem_signal_op(uint64_t *signal, uint64_t value, oxshmem::detail::Named<oxshmem::SignalOp> op, int pe) {
     oxshmem::signal_op(signal, value, op, pe);
 }
 OXSHMEM_DEVICE uint64_t oxshmem_signal_fetch(const uint64_t *signal) {
     return oxshmem::signal_fetch(signal);
 }
-OXSHMEM_DEVICE uint64_t oxshmem_signal_wait_until(const uint64_t *signal, oxshmem::Compare cmp, uint64_t value) {
+OXSHMEM_DEVICE uint64_t oxshmem_signal_wait_until(const uint64_t *signal, oxshmem::detail::Named<oxshmem::Compare> cmp,
+                                                  uint64_t value) {
     return oxshmem::signal_wait_until(signal, cmp, value);
 }

@@ -43,7 +43,8 @@ OXSHMEM_DEVICE void oxshmemx_ctx_quiet_block(oxshmem_ctx_t ctx) {
 OXSHMEM_DEVICE void oxshmem_ctx_fence(oxshmem_ctx_t ctx) {
     oxshmem::fence(oxshmem::detail::as_context(ctx));
 }
-OXSHMEM_DEVICE void oxshmemx_ctx_signal_op(oxshmem_ctx_t ctx, uint64_t *signal, uint64_t value, oxshmem::SignalOp op, int pe) {
+OXSHMEM_DEVICE void oxshmemx_ctx_signal_op(oxshmem_ctx_t ctx, uint64_t *signal, uint64_t value,
+                                           oxshmem::detail::Named<oxshmem::SignalOp> op, int pe) {
     oxshmem::signal_op(oxshmem::detail::as_context(ctx), signal, value, op, pe);
 }
 // Returns the context with puts that ring at the next flush; see oxshmem::batched.

@@ -98,7 +98,8 @@ typedef struct oxshmemx_aggregate {
     X(128, oxshmem::port::vec16)
 
 /* X(type name, C++ type): the types of reductions by and, or and xor, by min and max, and by sum
- * and product: tables 10 to 12 of OpenSHMEM 1.5, and the 16-bit floating-point types. */
+ * and product: tables 10 to 12 of OpenSHMEM 1.5, and the 16-bit floating-point types, which transfers
+ * and other collectives have too. */
 #define OXSHMEM_FOR_EACH_BITWISE_REDUCE_TYPE(X)                                                                                \
     X(uchar, unsigned char)                                                                                                    \
     X(ushort, unsigned short)                                                                                                  \
@@ -115,7 +116,7 @@ typedef struct oxshmemx_aggregate {
     X(uint64, uint64_t)                                                                                                        \
     X(size, size_t)
 
-#define OXSHMEM_FOR_EACH_NARROW_REDUCE_TYPE(X)                                                                                 \
+#define OXSHMEM_FOR_EACH_NARROW_FLOAT_TYPE(X)                                                                                 \
     X(half, oxshmem::half)                                                                                                     \
     X(bfloat16, oxshmem::bfloat16)
 

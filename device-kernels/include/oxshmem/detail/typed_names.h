@@ -8,6 +8,22 @@
 //   OXSHMEM_CONTEXT_PARAMETER         the first parameter and a comma, or nothing
 //   OXSHMEM_CONTEXT_ARGUMENT          what the templates take for it, likewise
 
+#ifndef OXSHMEM_DETAIL_NAMED
+#define OXSHMEM_DETAIL_NAMED
+namespace oxshmem::detail {
+
+// A comparison or an update of a signal by its name in C++ or by its number, which C programs know
+// (host.h).
+template <class E> struct Named {
+    E value;
+    OXSHMEM_DEVICE Named(E name) : value(name) {}
+    OXSHMEM_DEVICE Named(int number) : value(static_cast<E>(number)) {}
+    OXSHMEM_DEVICE operator E() const { return value; }
+};
+
+} // namespace oxshmem::detail
+#endif
+
 #define OXSHMEM_DEFINE_SCALAR(name, T)                                                                                         \
     OXSHMEM_DEVICE void OXSHMEM_NAME(name##_p)(OXSHMEM_CONTEXT_PARAMETER T * dst, T value, int pe) {                           \
         oxshmem::p(OXSHMEM_CONTEXT_ARGUMENT dst, value, pe);                                                                   \
@@ -16,55 +32,63 @@
         return oxshmem::g(OXSHMEM_CONTEXT_ARGUMENT src, pe);                                                                   \
     }
 OXSHMEM_FOR_EACH_RMA_TYPE(OXSHMEM_DEFINE_SCALAR)
+OXSHMEM_FOR_EACH_NARROW_FLOAT_TYPE(OXSHMEM_DEFINE_SCALAR)
 #undef OXSHMEM_DEFINE_SCALAR
 
 // Bulk operations; PUT and GET are the whole name up to the suffix, for example oxshmem_int_put or
-// oxshmem_put32.
-#define OXSHMEM_DEFINE_BULK(prefix, suffix, scope, T, PUT, GET)                                                                \
-    OXSHMEM_DEVICE void prefix##PUT##suffix(OXSHMEM_CONTEXT_PARAMETER T *dst, const T *src, size_t n, int pe) {                \
-        oxshmem::put(OXSHMEM_CONTEXT_ARGUMENT scope, dst, src, n, pe);                                                         \
+// oxshmem_put32. P is what the pointers are to: T, or void, which takes any type of that size.
+#define OXSHMEM_DEFINE_BULK(prefix, suffix, scope, P, T, PUT, GET)                                                             \
+    OXSHMEM_DEVICE void prefix##PUT##suffix(OXSHMEM_CONTEXT_PARAMETER P *dst, const P *src, size_t n, int pe) {                \
+        oxshmem::put(OXSHMEM_CONTEXT_ARGUMENT scope, static_cast<T *>(dst), static_cast<const T *>(src), n, pe);               \
     }                                                                                                                          \
-    OXSHMEM_DEVICE void prefix##GET##suffix(OXSHMEM_CONTEXT_PARAMETER T *dst, const T *src, size_t n, int pe) {                \
-        oxshmem::get(OXSHMEM_CONTEXT_ARGUMENT scope, dst, src, n, pe);                                                         \
+    OXSHMEM_DEVICE void prefix##GET##suffix(OXSHMEM_CONTEXT_PARAMETER P *dst, const P *src, size_t n, int pe) {                \
+        oxshmem::get(OXSHMEM_CONTEXT_ARGUMENT scope, static_cast<T *>(dst), static_cast<const T *>(src), n, pe);               \
     }                                                                                                                          \
-    OXSHMEM_DEVICE void prefix##PUT##_nbi##suffix(OXSHMEM_CONTEXT_PARAMETER T *dst, const T *src, size_t n, int pe) {          \
-        oxshmem::put_nbi(OXSHMEM_CONTEXT_ARGUMENT scope, dst, src, n, pe);                                                     \
+    OXSHMEM_DEVICE void prefix##PUT##_nbi##suffix(OXSHMEM_CONTEXT_PARAMETER P *dst, const P *src, size_t n, int pe) {          \
+        oxshmem::put_nbi(OXSHMEM_CONTEXT_ARGUMENT scope, static_cast<T *>(dst), static_cast<const T *>(src), n, pe);           \
     }                                                                                                                          \
-    OXSHMEM_DEVICE void prefix##GET##_nbi##suffix(OXSHMEM_CONTEXT_PARAMETER T *dst, const T *src, size_t n, int pe) {          \
-        oxshmem::get_nbi(OXSHMEM_CONTEXT_ARGUMENT scope, dst, src, n, pe);                                                     \
+    OXSHMEM_DEVICE void prefix##GET##_nbi##suffix(OXSHMEM_CONTEXT_PARAMETER P *dst, const P *src, size_t n, int pe) {          \
+        oxshmem::get_nbi(OXSHMEM_CONTEXT_ARGUMENT scope, static_cast<T *>(dst), static_cast<const T *>(src), n, pe);           \
     }
 
-#define OXSHMEM_DEFINE_BULK_SIGNAL(prefix, suffix, scope, T, PUT)                                                              \
-    OXSHMEM_DEVICE void prefix##PUT##_signal##suffix(OXSHMEM_CONTEXT_PARAMETER T *dst, const T *src, size_t n,                 \
-                                                     uint64_t *signal, uint64_t value, oxshmem::SignalOp op, int pe) {         \
-        oxshmem::put_signal(OXSHMEM_CONTEXT_ARGUMENT scope, dst, src, n, signal, value, op, pe);                               \
+#define OXSHMEM_DEFINE_BULK_SIGNAL(prefix, suffix, scope, P, T, PUT)                                                           \
+    OXSHMEM_DEVICE void prefix##PUT##_signal##suffix(OXSHMEM_CONTEXT_PARAMETER P *dst, const P *src, size_t n,                 \
+                                                     uint64_t *signal, uint64_t value,                                         \
+                                                     oxshmem::detail::Named<oxshmem::SignalOp> op, int pe) {                   \
+        oxshmem::put_signal(OXSHMEM_CONTEXT_ARGUMENT scope, static_cast<T *>(dst), static_cast<const T *>(src), n, signal,     \
+                            value, op, pe);                                                                                    \
     }                                                                                                                          \
-    OXSHMEM_DEVICE void prefix##PUT##_signal_nbi##suffix(OXSHMEM_CONTEXT_PARAMETER T *dst, const T *src, size_t n,             \
-                                                         uint64_t *signal, uint64_t value, oxshmem::SignalOp op, int pe) {     \
-        oxshmem::put_signal_nbi(OXSHMEM_CONTEXT_ARGUMENT scope, dst, src, n, signal, value, op, pe);                           \
+    OXSHMEM_DEVICE void prefix##PUT##_signal_nbi##suffix(OXSHMEM_CONTEXT_PARAMETER P *dst, const P *src, size_t n,             \
+                                                         uint64_t *signal, uint64_t value,                                     \
+                                                         oxshmem::detail::Named<oxshmem::SignalOp> op, int pe) {               \
+        oxshmem::put_signal_nbi(OXSHMEM_CONTEXT_ARGUMENT scope, static_cast<T *>(dst), static_cast<const T *>(src), n, signal, \
+                                value, op, pe);                                                                                \
     }
 
-#define OXSHMEM_DEFINE_STRIDED(prefix, suffix, scope, T, IPUT, IGET)                                                           \
-    OXSHMEM_DEVICE void prefix##IPUT##suffix(OXSHMEM_CONTEXT_PARAMETER T *dst, const T *src, ptrdiff_t dst_stride,             \
+#define OXSHMEM_DEFINE_STRIDED(prefix, suffix, scope, P, T, IPUT, IGET)                                                        \
+    OXSHMEM_DEVICE void prefix##IPUT##suffix(OXSHMEM_CONTEXT_PARAMETER P *dst, const P *src, ptrdiff_t dst_stride,             \
                                              ptrdiff_t src_stride, size_t n, int pe) {                                         \
-        oxshmem::iput(OXSHMEM_CONTEXT_ARGUMENT scope, dst, src, dst_stride, src_stride, n, pe);                                \
+        oxshmem::iput(OXSHMEM_CONTEXT_ARGUMENT scope, static_cast<T *>(dst), static_cast<const T *>(src), dst_stride,          \
+                      src_stride, n, pe);                                                                                      \
     }                                                                                                                          \
-    OXSHMEM_DEVICE void prefix##IGET##suffix(OXSHMEM_CONTEXT_PARAMETER T *dst, const T *src, ptrdiff_t dst_stride,             \
+    OXSHMEM_DEVICE void prefix##IGET##suffix(OXSHMEM_CONTEXT_PARAMETER P *dst, const P *src, ptrdiff_t dst_stride,             \
                                              ptrdiff_t src_stride, size_t n, int pe) {                                         \
-        oxshmem::iget(OXSHMEM_CONTEXT_ARGUMENT scope, dst, src, dst_stride, src_stride, n, pe);                                \
+        oxshmem::iget(OXSHMEM_CONTEXT_ARGUMENT scope, static_cast<T *>(dst), static_cast<const T *>(src), dst_stride,          \
+                      src_stride, n, pe);                                                                                      \
     }
 
 #define OXSHMEM_DEFINE_TYPED(name, T)                                                                                          \
-    OXSHMEM_FOR_EACH_NAMED_SCOPE(OXSHMEM_DEFINE_BULK, T, name##_put, name##_get)                                               \
-    OXSHMEM_FOR_EACH_NAMED_NARROW_SCOPE(OXSHMEM_DEFINE_BULK_SIGNAL, T, name##_put)                                             \
-    OXSHMEM_FOR_EACH_NAMED_SCOPE(OXSHMEM_DEFINE_STRIDED, T, name##_iput, name##_iget)
+    OXSHMEM_FOR_EACH_NAMED_SCOPE(OXSHMEM_DEFINE_BULK, T, T, name##_put, name##_get)                                            \
+    OXSHMEM_FOR_EACH_NAMED_NARROW_SCOPE(OXSHMEM_DEFINE_BULK_SIGNAL, T, T, name##_put)                                          \
+    OXSHMEM_FOR_EACH_NAMED_SCOPE(OXSHMEM_DEFINE_STRIDED, T, T, name##_iput, name##_iget)
 OXSHMEM_FOR_EACH_RMA_TYPE(OXSHMEM_DEFINE_TYPED)
+OXSHMEM_FOR_EACH_NARROW_FLOAT_TYPE(OXSHMEM_DEFINE_TYPED)
 #undef OXSHMEM_DEFINE_TYPED
 
 #define OXSHMEM_DEFINE_SIZED(bits, T)                                                                                          \
-    OXSHMEM_FOR_EACH_NAMED_SCOPE(OXSHMEM_DEFINE_BULK, T, put##bits, get##bits)                                                 \
-    OXSHMEM_FOR_EACH_NAMED_NARROW_SCOPE(OXSHMEM_DEFINE_BULK_SIGNAL, T, put##bits)                                              \
-    OXSHMEM_FOR_EACH_NAMED_SCOPE(OXSHMEM_DEFINE_STRIDED, T, iput##bits, iget##bits)
+    OXSHMEM_FOR_EACH_NAMED_SCOPE(OXSHMEM_DEFINE_BULK, void, T, put##bits, get##bits)                                           \
+    OXSHMEM_FOR_EACH_NAMED_NARROW_SCOPE(OXSHMEM_DEFINE_BULK_SIGNAL, void, T, put##bits)                                        \
+    OXSHMEM_FOR_EACH_NAMED_SCOPE(OXSHMEM_DEFINE_STRIDED, void, T, iput##bits, iget##bits)
 OXSHMEM_FOR_EACH_SIZE(OXSHMEM_DEFINE_SIZED)
 #undef OXSHMEM_DEFINE_SIZED
 #undef OXSHMEM_DEFINE_BULK
@@ -91,11 +115,13 @@ OXSHMEM_FOR_EACH_NAMED_SCOPE(OXSHMEM_DEFINE_MEM, )
 
 #define OXSHMEM_DEFINE_MEM_SIGNAL(prefix, suffix, scope, ...)                                                                  \
     OXSHMEM_DEVICE void prefix##putmem_signal##suffix(OXSHMEM_CONTEXT_PARAMETER void *dst, const void *src, size_t bytes,      \
-                                                      uint64_t *signal, uint64_t value, oxshmem::SignalOp op, int pe) {        \
+                                                      uint64_t *signal, uint64_t value,                                        \
+                                                      oxshmem::detail::Named<oxshmem::SignalOp> op, int pe) {                  \
         oxshmem::putmem_signal(OXSHMEM_CONTEXT_ARGUMENT scope, dst, src, bytes, signal, value, op, pe);                        \
     }                                                                                                                          \
     OXSHMEM_DEVICE void prefix##putmem_signal_nbi##suffix(OXSHMEM_CONTEXT_PARAMETER void *dst, const void *src, size_t bytes,  \
-                                                          uint64_t *signal, uint64_t value, oxshmem::SignalOp op, int pe) {    \
+                                                          uint64_t *signal, uint64_t value,                                    \
+                                                          oxshmem::detail::Named<oxshmem::SignalOp> op, int pe) {              \
         oxshmem::putmem_signal_nbi(OXSHMEM_CONTEXT_ARGUMENT scope, dst, src, bytes, signal, value, op, pe);                    \
     }
 OXSHMEM_FOR_EACH_NAMED_NARROW_SCOPE(OXSHMEM_DEFINE_MEM_SIGNAL, )

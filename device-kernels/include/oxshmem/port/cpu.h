@@ -149,7 +149,7 @@ template <> struct word<8> { using type = uint64_t; };
 
 // An integer that may alias any type of the same size.
 template <class T> struct word_of {
-    static_assert(std::is_arithmetic_v<T> || std::is_enum_v<T>, "atomics take integers, enums, float and double");
+    static_assert(std::is_trivially_copyable_v<T>, "atomics take what can be copied as a word");
     typedef typename word<sizeof(T)>::type __attribute__((may_alias)) type;
 };
 template <class T> using word_t = typename word_of<T>::type;
