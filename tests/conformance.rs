@@ -223,6 +223,7 @@ jobs! {
     compat_own_memory_p2p_1: "compat_own_memory", P2p, 1;
     compat_own_memory_ibgda_2: "compat_own_memory", Ibgda, 2;
     compat_own_memory_ibrc_2: "compat_own_memory", Ibrc, 2;
+    compat_own_memory_ibgda_2_card: "compat_own_memory", Ibgda, 2, "OXSHMEM_ATOMICS" = "card";
     compat_exit_p2p_2: "compat_exit", P2p, 2;
     compat_exit_ibgda_3: "compat_exit", Ibgda, 3;
     compat_names_p2p_1: "compat_names", P2p, 1;

@@ -26,6 +26,9 @@ OXSHMEM_KERNEL(own_memory, uint64_t *outside, conformance::Report *report) {
     nvshmem_uint64_put_signal(outside + 2, local, 1, outside + 3, 9, NVSHMEM_SIGNAL_SET, me);
     nvshmem_uint64_wait_until(outside + 3, NVSHMEM_CMP_EQ, 9);
     EXPECT_EQ(report, outside[2], uint64_t{21});
+    nvshmem_uint64_put_signal(outside + 2, local + 3, 1, outside + 3, 9, NVSHMEM_SIGNAL_ADD, me);
+    nvshmem_uint64_wait_until(outside + 3, NVSHMEM_CMP_EQ, 18);
+    EXPECT_EQ(report, outside[2], uint64_t{24});
     EXPECT_EQ(report, outside[0], uint64_t{25});
 }
 

@@ -95,6 +95,10 @@ OXSHMEM_OUTLINE void split_put_signal(C context, void *dst, const void *src, uin
         copy<Scope>(translate(dst, pe), src, bytes);
         Scope::sync();
         if (Scope::rank() == 0) {
+            if (takes_any_address(pe) && !in_heap(signal, sizeof(*signal))) {
+                near_signal<order::release>(signal, signal, value, SignalOp::add, pe);
+                return;
+            }
             // The card reaches the peer's memory by another way than the stores: they have to be
             // there before it is rung for.
             release_stores();
@@ -226,7 +230,9 @@ OXSHMEM_LAZY OXSHMEM_DEVICE void signal_op(uint64_t *signal, uint64_t value, Sig
 // Returns the value of this PE's own signal; what was put before the signal that it shows is
 // visible.
 OXSHMEM_DEVICE uint64_t signal_fetch(const uint64_t *signal) {
-    return port::load<port::order::acquire, port::reach::system>(signal);
+    const uint64_t value = port::load<port::order::acquire, port::reach::system>(signal);
+    port::pause(); // programs poll it, as they do tests
+    return value;
 }
 
 // Waits until this PE's own signal compares true with `value` and returns what satisfied it (or the
