@@ -342,6 +342,18 @@ impl Pe {
         unsafe { self.run_host_kernel("oxshmem_host_quiet_contexts", 256, &(set.array, count32(set.options.count))) }
     }
 
+    /// Queues the completion of what was posted through contexts that have numbers: kernels find
+    /// them without the program's host code, so quiet, fence and barriers of the PE include them.
+    pub(crate) fn queue_quiet_of_numbered(&self, stream: &crate::device::Stream) -> Result<()> {
+        let count = self.contexts().borrow().numbered;
+        if count == 0 || self.network().is_none() {
+            return Ok(());
+        }
+        // SAFETY: the kernel takes the PE's table of numbered contexts and how many are in it. A
+        // context that was destroyed is zeros there, which stand for the default context.
+        unsafe { self.queue_host_kernel(stream, "oxshmem_host_quiet_contexts", 256, (self.numbered_table(), count)) }
+    }
+
     /// Completes what was posted through any context that has queue pairs.
     pub(crate) fn quiet_all_contexts(&self) -> Result<()> {
         let sets: Vec<Arc<Set>> = self.contexts().borrow().sets.values().map(|(set, _)| Arc::clone(set)).collect();

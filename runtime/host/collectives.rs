@@ -163,6 +163,9 @@ pub(super) fn meet<I: Issuer + ?Sized>(issuer: &I, team: &Team, call: Call) -> R
     }
     let _call = begins(issuer, operation(call as u32), Subject::Team(handle), 0);
     let stream = stream_of(issuer)?;
+    if call == Call::Barrier {
+        own.queue_quiet_of_numbered(stream)?;
+    }
     let by_network = known.one_round == 0 || (call == Call::Barrier && own.network().is_some());
     if by_network {
         let kernel = if call == Call::Sync { "oxshmem_host_sync" } else { "oxshmem_host_barrier" };

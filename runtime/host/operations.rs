@@ -284,6 +284,7 @@ pub trait Operations: sealed::Issuer {
         let stream = self.issuing_stream()?;
         // What a GPU's stream has done by load and store is complete when the stream gets there.
         if own.gpu().is_none() || own.network().is_some() {
+            own.queue_quiet_of_numbered(stream)?;
             // SAFETY: the kernel takes no arguments.
             unsafe { own.queue_host_kernel(stream, "oxshmem_host_quiet", 1, ()) }?;
         }

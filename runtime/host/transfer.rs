@@ -147,6 +147,7 @@ impl Pe {
         if self.network().is_none() {
             return Ok(());
         }
+        self.queue_quiet_of_numbered(&Stream::OWN)?;
         // SAFETY: the kernel takes no arguments.
         unsafe { self.queue_host_kernel(&Stream::OWN, "oxshmem_host_fence", 1, ()) }
     }

@@ -306,6 +306,11 @@ impl Pe {
             .try_for_each(|(number, context)| Ok(self.slab.write(self.parts.numbered, number, context)?))
     }
 
+    /// Returns where kernels find contexts by their numbers.
+    pub(crate) fn numbered_table(&self) -> u64 {
+        self.slab.address(self.parts.numbered)
+    }
+
     /// Tells kernels how many contexts have numbers.
     pub(crate) fn count_numbered(&self, count: u32) -> Result<()> {
         Ok(self.slab.write(self.parts.numbered_count, 0, &u64::from(count))?)

@@ -169,6 +169,18 @@ OXSHMEM_KERNEL(compat_qp, nvshmemx_qp_handle_t *handles, int n, uint64_t *inbox,
     nvshmemx_qp_quiet_block(to, handle, 1);
     for (uint32_t j = i; j < kBlockWords; j += block_threads()) {
         EXPECT_EQ(report, own[j], word_of(me, block, j));
+        own[j] = 0;
+    }
+    sync_block();
+    // Calls without a handle complete these, too: here, and the host's after the kernel.
+    if (i == 0) {
+        nvshmemx_qp_uint64_get_nbi(own, there, 64, to, qp);
+        nvshmem_quiet();
+        EXPECT_EQ(report, own[63], word_of(me, block, 63));
+        nvshmemx_qp_uint64_get_nbi(own + 64, there + 64, 64, to, qp);
+        nvshmem_fence();
+        EXPECT_EQ(report, own[127], word_of(me, block, 127));
+        nvshmemx_qp_uint64_get_nbi(own + 128, there + 128, 128, to, qp);
     }
 }
 

@@ -80,6 +80,9 @@ pub fn qps(_: &[String]) -> Outcome {
         let args = (&handles, n, &inbox, &outbox, &back, &signals, rig.report());
         rig.run_linear("compat_qp", BLOCKS as u32, 40, args)?;
         rig.pe.barrier_all()?;
+        let sent = rig.pe.read(&outbox)?;
+        let arrived = rig.pe.read(&back)?;
+        assert_eq!(arrived, sent, "what the queue pairs by handle have read back");
         rig.run_linear("compat_qp_check", BLOCKS as u32, 40, (&inbox, &signals, rig.report()))?;
         rig.pe.barrier_all()?;
     }

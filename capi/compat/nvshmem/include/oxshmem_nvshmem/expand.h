@@ -151,15 +151,37 @@ template <class S> OXSHMEM_DEVICE void quiet_qps(const nvshmemx_qp_handle_t *han
     with_qps(handles, n, [](const oxshmem::Context &context) { oxshmem::quiet(context, S{}); });
 }
 
+// Completes what was posted by any handle, for calls that take none: they are for all operations.
+template <class S> OXSHMEM_DEVICE void quiet_handles() {
+    oxshmem::for_each_numbered_context([](const oxshmem::Context &context) { oxshmem::quiet(context, S{}); });
+}
+template <class S> OXSHMEM_DEVICE void quiet() {
+    oxshmem::quiet(S{});
+    quiet_handles<S>();
+}
+template <class S> OXSHMEM_DEVICE int barrier(nvshmem_team_t team) {
+    quiet_handles<S>();
+    return static_cast<int>(oxshmem::barrier(S{}, team));
+}
+template <class S> OXSHMEM_DEVICE void barrier_all() {
+    quiet_handles<S>();
+    oxshmem::barrier_all(S{});
+}
+
 // Orders what all blocks of this PE have posted without a handle before what any of them posts
 // later. One queue pair to each PE is shared by all blocks and keeps the order that a fence marks
 // in it. Blocks that have queue pairs of their own are ordered by completion alone.
-OXSHMEM_LAZY OXSHMEM_DEVICE void fence() {
+OXSHMEM_LAZY OXSHMEM_DEVICE void fence_default() {
     if (oxshmem::port::state().qps_per_pe > 1) {
         oxshmem::quiet();
     } else {
         oxshmem::fence();
     }
+}
+// Does the same for all operations. Those by handles are ordered by completion.
+OXSHMEM_LAZY OXSHMEM_DEVICE void fence() {
+    fence_default();
+    quiet_handles<oxshmem::thread_scope>();
 }
 
 // Does the same for the operations by these handles. A handle has one queue pair to each PE, except
@@ -171,7 +193,7 @@ template <class S> OXSHMEM_DEVICE void fence_qps(const nvshmemx_qp_handle_t *han
         const bool shared = oxshmem::port::state().network == static_cast<uint32_t>(oxshmem::abi::Network::ibrc);
         with_qps(handles, n, [single, shared](const oxshmem::Context &context) {
             if (shared || context.n_pes == 0) {
-                fence();
+                fence_default();
             } else if (single) {
                 oxshmem::fence(context);
             } else {
@@ -190,8 +212,7 @@ OXSHMEM_LAZY OXSHMEM_DEVICE int barrier_of_warpgroup(nvshmem_team_t team) {
     const uint32_t group = oxshmem::port::thread_rank() / kThreads;
     const uint32_t left = oxshmem::port::block_threads() - group * kThreads, threads = left < kThreads ? left : kThreads;
     oxshmem::port::sync_warps(kFirstBarrier + group, threads);
-    const int failed =
-        oxshmem::port::thread_rank() % kThreads < 32 ? static_cast<int>(oxshmem::barrier(oxshmem::warp, team)) : 0;
+    const int failed = oxshmem::port::thread_rank() % kThreads < 32 ? barrier<oxshmem::warp_scope>(team) : 0;
     oxshmem::port::sync_warps(kFirstBarrier + group, threads);
     return failed;
 }

@@ -12,18 +12,18 @@
                       return OXSHMEM_NV_AT_ONCE(kind, team, nullptr, nullptr, 0, 0, 0, 0))                                     \
     OXSHMEM_NV_HOST(int, nvshmemx_##rest##_on_stream, (nvshmem_team_t team, cudaStream_t stream),                              \
                     return OXSHMEM_NV_QUEUED(kind, team, nullptr, nullptr, 0, 0, 0, 0))
-OXSHMEM_NV_MEETING(barrier, OXSHMEM_NV_BARRIER, oxshmem::barrier(S{}, team))
+OXSHMEM_NV_MEETING(barrier, OXSHMEM_NV_BARRIER, oxshmem_nv::barrier<S>(team))
 OXSHMEM_NV_MEETING(team_sync, OXSHMEM_NV_SYNC, oxshmem::team_sync(S{}, team))
 OXSHMEM_NV_MEETING(sync, OXSHMEM_NV_SYNC, oxshmem::team_sync(S{}, team))
 #undef OXSHMEM_NV_MEETING
 
 OXSHMEM_NV_DEVICE(thread, int, nvshmemx_barrier_warpgroup, (nvshmem_team_t team), return oxshmem_nv::barrier_of_warpgroup(team))
 
-#define OXSHMEM_NV_MEETING_OF_ALL(rest, kind)                                                                                  \
-    OXSHMEM_NV_SCOPES(void, rest, (), oxshmem::rest(S{}), oxshmem_nv_meet_all(__func__, kind, 0, nullptr))                     \
+#define OXSHMEM_NV_MEETING_OF_ALL(rest, kind, device)                                                                          \
+    OXSHMEM_NV_SCOPES(void, rest, (), device, oxshmem_nv_meet_all(__func__, kind, 0, nullptr))                                 \
     OXSHMEM_NV_HOST(void, nvshmemx_##rest##_on_stream, (cudaStream_t stream), oxshmem_nv_meet_all(__func__, kind, 1, stream))
-OXSHMEM_NV_MEETING_OF_ALL(barrier_all, OXSHMEM_NV_BARRIER)
-OXSHMEM_NV_MEETING_OF_ALL(sync_all, OXSHMEM_NV_SYNC)
+OXSHMEM_NV_MEETING_OF_ALL(barrier_all, OXSHMEM_NV_BARRIER, oxshmem_nv::barrier_all<S>())
+OXSHMEM_NV_MEETING_OF_ALL(sync_all, OXSHMEM_NV_SYNC, oxshmem::sync_all(S{}))
 #undef OXSHMEM_NV_MEETING_OF_ALL
 
 // Collectives that move data. BROADCAST, FCOLLECT and ALLTOALL are whole names without their

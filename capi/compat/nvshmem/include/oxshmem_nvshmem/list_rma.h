@@ -125,13 +125,13 @@ OXSHMEM_NV_HOST(void, nvshmemx_signal_wait_until_on_stream, (uint64_t * signal, 
                                           oxshmem_nv::element<uint64_t>::kType, stream))
 
 // Ordering.
-OXSHMEM_NV_BOTH(void, nvshmem_quiet, (), oxshmem::quiet(S{}), oxshmem_nv_quiet(__func__))
+OXSHMEM_NV_BOTH(void, nvshmem_quiet, (), oxshmem_nv::quiet<S>(), oxshmem_nv_quiet(__func__))
 OXSHMEM_NV_BOTH(void, nvshmem_fence, (), oxshmem_nv::fence(), oxshmem_nv_fence(__func__))
 OXSHMEM_NV_HOST(void, nvshmemx_quiet_on_stream, (cudaStream_t stream), oxshmem_nv_quiet_on_stream(__func__, stream))
 // The sources of what was put may be changed after a flush. What a quiet promises is more.
-OXSHMEM_NV_BOTH(void, nvshmemx_flush, (), oxshmem::quiet(S{}), oxshmem_nv_quiet(__func__))
-OXSHMEM_NV_DEVICE(warp, void, nvshmemx_flush_warp, (), oxshmem::quiet(S{}))
-OXSHMEM_NV_DEVICE(block, void, nvshmemx_flush_block, (), oxshmem::quiet(S{}))
+OXSHMEM_NV_BOTH(void, nvshmemx_flush, (), oxshmem_nv::quiet<S>(), oxshmem_nv_quiet(__func__))
+OXSHMEM_NV_DEVICE(warp, void, nvshmemx_flush_warp, (), oxshmem_nv::quiet<S>())
+OXSHMEM_NV_DEVICE(block, void, nvshmemx_flush_block, (), oxshmem_nv::quiet<S>())
 OXSHMEM_NV_HOST(void, nvshmemx_flush_on_stream, (cudaStream_t stream), oxshmem_nv_quiet_on_stream(__func__, stream))
 
 OXSHMEM_NV_BOTH(int, nvshmem_my_pe, (), return oxshmem::my_pe(), return oxshmem_nv_my_pe(__func__))
