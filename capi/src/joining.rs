@@ -199,16 +199,14 @@ unsafe fn with_id(id: *const c_char, bytes: usize, pe: c_int, n_pes: c_int) -> R
 extern "C" fn oxshmem_finalize() -> c_int {
     status(|| {
         let (mut place, mut open) = (joined(), pe());
-        let left = match (place.take(), open.take()) {
+        let (joined, opened) = (place.take(), open.take());
+        if joined.is_some() || opened.is_some() {
+            forget();
+        }
+        let left = match (joined, opened) {
             (None, None) => return Err(Failure::no_pe()),
-            (Some(own), _) => {
-                forget();
-                own.leave()
-            }
-            (None, Some(own)) => {
-                forget();
-                own.finalize()
-            }
+            (Some(own), _) => own.leave(),
+            (None, Some(own)) => own.finalize(),
         };
         // Until all PEs have come, the job can be ended.
         set_job(None);
