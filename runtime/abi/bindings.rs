@@ -1243,7 +1243,8 @@ pub const LONG_BROADCAST_LANES: u32 = 8192;
 
  In a team that has several nodes at most kLevelsBlocks blocks carry out a collective. A further
  one has the place of several of those above, as many as there is room for, and meets by
- dissemination in its headers.*/
+ dissemination in its headers. The first one has its messages in as many, if there are more places
+ than such blocks.*/
 pub const ROUNDS: u32 = 32;
 pub const ONE_ROUND_PES: u32 = 64;
 pub const PACKET_BYTES: u64 = 32768;

@@ -127,9 +127,10 @@ pub const fn levels_room(n_pes: u64, blocks: u64) -> u64 {
     let headers = 2 * ONE_ROUND_PES as u64 * 8;
     let arrivals = (2 * 2 * n_pes * 8).next_multiple_of(LINE_BYTES);
     let most = LEVELS_BLOCKS as u64;
-    let places = if blocks <= most { 1 } else { (blocks - 1) / (most - 1) };
+    let places = if blocks <= most { 1 } else { (blocks - 1) / most };
     let further = (places * (headers + arrivals + 2 * BLOCK_PACKET_BYTES) - headers - arrivals) / 2 / 128 * 128;
-    if blocks <= 1 || further > PACKET_BYTES { PACKET_BYTES } else { further }
+    // Without places for all blocks the first one has the packets of the team.
+    if blocks <= 1 || (blocks <= most && further > PACKET_BYTES) { PACKET_BYTES } else { further }
 }
 
 /// Returns [`Team::packet_share`] of a team of `n_pes` members: a packet of 16 bytes of data takes

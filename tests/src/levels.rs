@@ -138,11 +138,11 @@ impl Nodes {
 
     /// Returns the bytes of messages that a block's workspace holds.
     fn room(&self, block: u64) -> u64 {
-        if block == 0 {
+        let most = u64::from(LEVELS_BLOCKS);
+        if block == 0 && self.room_for <= most {
             return PACKET_BYTES;
         }
-        let most = u64::from(LEVELS_BLOCKS);
-        let places = if self.room_for <= most { 1 } else { (self.room_for - 1) / (most - 1) };
+        let places = if self.room_for <= most { 1 } else { (self.room_for - 1) / most };
         let arrivals = (32 * self.members() as u64).next_multiple_of(128);
         let other = ARRIVALS_AT - HEADERS_AT + arrivals;
         (places * (other + 2 * BLOCK_PACKET_BYTES) - other) / 2 / 128 * 128

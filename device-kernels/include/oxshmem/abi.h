@@ -506,7 +506,8 @@ constexpr uint32_t kLongBroadcastLanes = 8192;
 //
 // In a team that has several nodes at most kLevelsBlocks blocks carry out a collective. A further
 // one has the place of several of those above, as many as there is room for, and meets by
-// dissemination in its headers.
+// dissemination in its headers. The first one has its messages in as many, if there are more places
+// than such blocks.
 constexpr uint32_t kRounds = 32;
 constexpr uint32_t kOneRoundPes = 64;
 constexpr uint64_t kPacketBytes = 32768;

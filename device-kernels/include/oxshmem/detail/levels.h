@@ -89,11 +89,21 @@ OXSHMEM_DEVICE int rails_for(const Nodes &nodes, uint64_t bytes) {
 
 // Bytes of the block's workspace for messages, of one parity.
 OXSHMEM_DEVICE uint64_t workspace_room(const TeamView &team) {
-    if (port::block_rank() == 0) {
+    if (port::block_rank() == 0 && !has_places_for_all()) {
         return abi::kPacketBytes;
     }
     const uint64_t all = bytes_of_block(team) * places_of_block();
     return (all - (abi::kArrivalsAt - abi::kHeadersAt) - team.arrival_bytes()) / 2 / 128 * 128;
+}
+
+// Where they lie. The first block, which meets in the team's own place, has more room in places of
+// its own.
+OXSHMEM_DEVICE uint64_t messages_at(const TeamView &team) {
+    TeamView place = team;
+    if (port::block_rank() == 0 && has_places_for_all()) {
+        place.workspace = workspace_of_block(team, (abi::kLevelsBlocks - 1) * places_of_block() + 1);
+    }
+    return place.packets(workspace_room(team));
 }
 
 // Stores what lies in this member's dst to the other members of its node, except `but`.
@@ -245,8 +255,7 @@ OXSHMEM_OUTLINE bool levels_reduce(Session session, void *dst, const void *src, 
         return piece_in(part_in(own, static_cast<uint32_t>(nodes.n), node), room, piece);
     };
     const auto arrives = [&](uint32_t piece, uint32_t step, Range range) {
-        return in_place ? as<char>(team.packets(workspace_room(team)) + ((piece & 1) * ring.steps + step) * slot)
-                        : at_offset(dst, range.first);
+        return in_place ? as<char>(messages_at(team) + ((piece & 1) * ring.steps + step) * slot) : at_offset(dst, range.first);
     };
     const auto pass_on = [&](uint32_t piece, uint32_t step) {
         const Range range = chunk(-1 - static_cast<int>(step), piece);
@@ -329,7 +338,7 @@ OXSHMEM_OUTLINE bool levels_reducescatter(Session session, void *dst, const void
     const auto range_of = [&](uint32_t piece) { return piece_in(own, room, piece % each); };
     const auto place = [&](bool out, uint32_t piece, uint32_t step) {
         const uint32_t index = ((out ? 2 : 0) + (piece & 1)) * ring.steps + step;
-        return as<char>(team.packets(workspace_room(team)) + index * room);
+        return as<char>(messages_at(team) + index * room);
     };
     const auto source = [&](int member, uint32_t piece) {
         return at_offset(src, bytes * static_cast<uint64_t>(member) + range_of(piece).first);
@@ -556,7 +565,7 @@ OXSHMEM_LAZY OXSHMEM_OUTLINE bool levels_fcollect(Session session, void *dst, co
 struct ToldParts {
     uint64_t *lengths, *starts;
     OXSHMEM_DEVICE explicit ToldParts(const TeamView &team)
-        : lengths(as<uint64_t>(team.packets(workspace_room(team)))), starts(lengths + team.n) {}
+        : lengths(as<uint64_t>(messages_at(team))), starts(lengths + team.n) {}
     OXSHMEM_DEVICE uint64_t length(int member) const { return port::load<order::relaxed, reach::system>(lengths + member); }
     OXSHMEM_DEVICE Range of(int member) const {
         const uint64_t first = port::read(starts + member);

@@ -47,7 +47,7 @@ OXSHMEM_LAZY OXSHMEM_OUTLINE bool levels_alltoalls(Session session, void *dst, c
     const uint32_t pieces = pieces_in(own, room);
     const auto place = [&](bool out, uint32_t piece, int member) {
         const uint32_t index = ((out ? 2 : 0) + (piece & 1)) * members + static_cast<uint32_t>(member);
-        return as<char>(team.packets(workspace_room(team)) + index * room);
+        return as<char>(messages_at(team) + index * room);
     };
     // Where the elements for a member lie, or those from a member, from a byte of the packed ones
     // on.

@@ -141,10 +141,13 @@ OXSHMEM_DEVICE uint64_t passed_packets(const TeamView &team, uint64_t workspace)
     return first + further * bytes_of_block(team) + port::block_rank() * abi::kBlockPacketBytes;
 }
 
-// How many of these places a block takes in a team of several nodes.
+// How many of these places a block takes in a team of several nodes. The first block takes as many,
+// behind those of the others, if there are enough for all.
+OXSHMEM_DEVICE bool has_places_for_all() {
+    return port::state().collective_blocks > abi::kLevelsBlocks;
+}
 OXSHMEM_DEVICE uint32_t places_of_block() {
-    const uint32_t blocks = port::state().collective_blocks;
-    return blocks <= abi::kLevelsBlocks ? 1 : (blocks - 1) / (abi::kLevelsBlocks - 1);
+    return has_places_for_all() ? (port::state().collective_blocks - 1) / abi::kLevelsBlocks : 1;
 }
 
 // The place of the calling block, not the first one: its number, or the first of those that it
