@@ -367,6 +367,17 @@ fn the_choice_of_staging_is_reported_cpu() {
     assert!(text.contains(error), "{text}");
 }
 
+/// A file that was measured on streams has no say in kernels.
+#[test]
+fn a_tuning_file_leaves_kernels_alone_cpu() {
+    let file = std::env::temp_dir().join(format!("oxshmem-grid-tuned-{}", std::process::id()));
+    for line in ["1 2 reduce packets:16K/library", "1 2 reduce oneshot"] {
+        std::fs::write(&file, format!("oxshmem-tuning 1\n{line}\n")).expect("the temporary folder takes a file");
+        conformance("grid_tuned", 2).env("OXSHMEM_TUNING", file.to_str().expect("the path is text")).passes();
+    }
+    std::fs::remove_file(&file).expect("the file is there");
+}
+
 /// What PEs that share a GPU leave out of the lists of collectives is seen in other calls. The
 /// checks are in the program, whose lists they are.
 #[test]

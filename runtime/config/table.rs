@@ -329,9 +329,10 @@ variables! {
     /// `copy` (broadcast, fcollect and alltoall) and `levels`, each with the size up to which it is
     /// used; `library` leaves sizes to the library; see `teams.md`.
     "OXSHMEM_COLLECTIVES" borrow collectives: Collectives = Collectives::default(), Limits::None;
-    /// A file with the algorithms that collectives of teams of some numbers of nodes and PEs use,
-    /// which `oxshmem-tune` measures and writes, instead of the library's choice. All PEs must have
-    /// files with the same content. `OXSHMEM_COLLECTIVES` goes before it. See `teams.md`.
+    /// A file with the algorithms that collectives on streams and from the host use, in teams of
+    /// some numbers of nodes and PEs, which `oxshmem-tune` measures and writes, instead of the
+    /// library's choice. All PEs must have files with the same content. `OXSHMEM_COLLECTIVES` goes
+    /// before it. See `teams.md`.
     "OXSHMEM_TUNING" borrow tuning: Option<PathBuf> = None, Limits::None;
     /// The most multiprocessors of a GPU that a collective of the host or on a stream occupies, one
     /// block each; small collectives take fewer. With 0 `copy` is the algorithm of `broadcast`,

@@ -348,9 +348,10 @@ impl Pe {
         let shape = Shape { own_devices: reach.have_own_devices(pes), ..Shape::new(pes.len(), nodes.count(), blocks) };
         let near = shape.near;
         let measured = self.teams().borrow().tuning.of(nodes.count(), pes.len());
-        let overrides = self.config().collectives().in_use(self.config().collectives_sms(), &measured);
-        let algorithms = choice::describe(shape, &overrides);
-        let chooser = Chooser::new(shape, &overrides);
+        let user = self.config().collectives();
+        let in_use = user.in_use(self.config().collectives_sms(), &measured);
+        let algorithms = choice::describe(shape, &in_use);
+        let chooser = Chooser::new(shape, user, &in_use);
         let (ended, calls) = (AtomicBool::new(false), AtomicU32::new(0));
         let (pe, members, known) = (self.id(), Members::new(pes), abi::KnownTeam::zeroed());
         Entry { pe, place, members, me, near, nodes, algorithms, chooser, known, ended, calls }

@@ -187,8 +187,9 @@ impl Team {
 
     /// Returns which algorithm each collective of one block of this team uses up to which size,
     /// within the block's part of the workspace, written as in `OXSHMEM_COLLECTIVES`. Kernels use
-    /// `push` in place of `levels` and `copy`. Calls on streams and from the host may use several
-    /// blocks and other algorithms (`docs/teams.md`).
+    /// `push` in place of `levels` and `copy`, and the library's choice in place of what the file
+    /// of `OXSHMEM_TUNING` says. Calls on streams and from the host may use several blocks and
+    /// other algorithms (`docs/teams.md`).
     ///
     /// ```
     /// # fn main() -> oxshmem::Result<()> {

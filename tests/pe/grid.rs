@@ -1,7 +1,7 @@
 //! Calls in grid scope: every collective by every algorithm and in teams, put and get, calls that
 //! do not belong together, and grids of which a block does not call.
 
-use oxshmem::abi::{self, Algorithm, Call, ReduceOp, TEAM_WORLD, Type};
+use oxshmem::abi::{self, Algorithm, Call, ReduceOp, TEAM_WORLD, Team as Row, Type};
 use oxshmem::{Error, FaultKind, LaunchConfig, Operations};
 
 use crate::Outcome;
@@ -131,6 +131,25 @@ pub fn relays(_: &[String]) -> Outcome {
         cases.push(way.reduce(Type::Int32, ReduceOp::Max, n + 1, true));
         bench.run_in_grid(way, Shape { blocks: 64, threads: 32, chosen: false }, cases)?;
     }
+    bench.rig.finish()
+}
+
+/// Reductions in grids where `OXSHMEM_TUNING` names a file that has streams reduce otherwise than
+/// the library does: the team's row has the library's choice, and leaves grids theirs.
+pub fn tuned(_: &[String]) -> Outcome {
+    let bench = Bench::new()?;
+    let way = bench.world(SCOPE, Algorithm::Push, false);
+    bench.with_row(way, Shape { blocks: 1, threads: 1, chosen: false }, || {
+        let row: Row = bytemuck::pod_read_unaligned(bytemuck::cast_slice(&bench.rig.pe.read(&bench.saved)?));
+        let first = row.choices[abi::Collective::Reduce as usize][0];
+        assert_eq!((row.chosen, first.algorithm, first.up_to_bytes), (0, Algorithm::Packets as u32, 8192));
+        Ok(())
+    })?;
+    let shape = Shape { blocks: 4, threads: 64, chosen: false };
+    let cases = [1, 1000, 4000, 40_000].map(|n| way.reduce(Type::Float32, ReduceOp::Sum, n, false));
+    bench.run_by(cases.into(), NOT_RUN + shape.blocks as i32, |count| {
+        bench.rig.run("run_steps_in_grid", config(shape), (&bench.steps, count, NONE))
+    })?;
     bench.rig.finish()
 }
 

@@ -110,6 +110,7 @@ const CASES: &[Case] = &[
     ("host_atomics", host::atomics),
     ("grid_collectives", grid::collectives),
     ("grid_relays", grid::relays),
+    ("grid_tuned", grid::tuned),
     ("grid_errors", grid::errors),
     ("grid_transfers", grid::transfers),
     ("float_orders", float_sums::float_orders),

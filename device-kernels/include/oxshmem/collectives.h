@@ -639,7 +639,8 @@ OXSHMEM_DEVICE GridForm form_for_grid(const TeamView &team, const GridTable &tab
     const bool is_free = (table.chosen >> static_cast<uint32_t>(collective) & 1) == 0;
     const bool are_few = are_for_one_block(collective, times(bytes, team.n - 1));
     const bool sends_alone = algorithm == Algorithm::packets && (!is_free || are_few);
-    if (!team.one_round || blocks == 1 || bytes == 0 || sends_alone || algorithm == Algorithm::tree) {
+    const bool is_tree = algorithm == Algorithm::tree && !is_free;
+    if (!team.one_round || blocks == 1 || bytes == 0 || sends_alone || is_tree) {
         return GridForm::by_one_block;
     }
     const uint64_t room = static_cast<uint64_t>(table.block_share / 2) * blocks;

@@ -257,8 +257,9 @@ int oxshmem_team_init(const oxshmem_team_uniqueid *id, int my_pe, int n_pes, oxs
 /* Ends a team. Its collectives must have ended on all members. OXSHMEM_TEAM_INVALID is ignored. */
 int oxshmem_team_destroy(oxshmem_team_t team);
 /* Writes which algorithms one block of the team uses, within its part of the workspace, in the form of OXSHMEM_COLLECTIVES: at
- * most `bytes` bytes, including the 0 at the end. Kernels use `push` in place of `levels` and `copy`. Calls on streams and from
- * the host may use several blocks and other algorithms (docs/teams.md). */
+ * most `bytes` bytes, including the 0 at the end. Kernels use `push` in place of `levels` and `copy`, and the library's choice
+ * in place of what the file of OXSHMEM_TUNING says. Calls on streams and from the host may use several blocks and other
+ * algorithms (docs/teams.md). */
 int oxshmem_team_algorithms(oxshmem_team_t team, char *text, size_t bytes);
 
 /* Contexts: queue pairs of a team's members apart from those of the default context. docs/contexts.md. Kernels take a context
