@@ -107,6 +107,14 @@ jobs! {
     host_collectives_p2p_2: "host_collectives", P2p, 2;
     host_collectives_p2p_3: "host_collectives", P2p, 3;
     host_collectives_p2p_4: "host_collectives", P2p, 4;
+    collect_lengths_p2p_1: "collect_lengths", P2p, 1;
+    collect_lengths_p2p_2: "collect_lengths", P2p, 2;
+    collect_lengths_p2p_3: "collect_lengths", P2p, 3;
+    collect_lengths_p2p_4: "collect_lengths", P2p, 4;
+    collect_lengths_p2p_2_many_blocks: "collect_lengths", P2p, 2, "OXSHMEM_HEAP_MAX" = "2G";
+    collect_lengths_p2p_3_push: "collect_lengths", P2p, 3, "OXSHMEM_COLLECTIVES" = "collect=push";
+    collect_lengths_p2p_3_one_sm: "collect_lengths", P2p, 3, "OXSHMEM_COLLECTIVES_SMS" = "1";
+    collect_lengths_ibgda_3: "collect_lengths", Ibgda, 3;
     host_collectives_p2p_3_push: "host_collectives", P2p, 3, "OXSHMEM_COLLECTIVES" = "broadcast=push,collect=push,fcollect=push,alltoall=push,alltoalls=push,reduce=push,reducescatter=push";
     host_collectives_p2p_3_packets: "host_collectives", P2p, 3, "OXSHMEM_COLLECTIVES" = "broadcast=packets,collect=packets,fcollect=packets,alltoall=packets,alltoalls=packets,reduce=packets,reducescatter=packets";
     host_collectives_p2p_3_relay: "host_collectives", P2p, 3, "OXSHMEM_COLLECTIVES" = "broadcast=relay,reduce=relay";

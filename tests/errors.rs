@@ -44,6 +44,8 @@ jobs! {
     teams_refused_p2p_4: "teams_refused", P2p, 4, "OXSHMEM_MAX_TEAMS" = "6";
     teams_refused_ibgda_3: "teams_refused", Ibgda, 3, "OXSHMEM_MAX_TEAMS" = "6";
     teams_refused_ibrc_2: "teams_refused", Ibrc, 2, "OXSHMEM_MAX_TEAMS" = "6";
+    collect_errors_p2p_2: "collect_errors", P2p, 2, "OXSHMEM_TIMEOUT" = "300ms";
+    collect_errors_p2p_4: "collect_errors", P2p, 4, "OXSHMEM_TIMEOUT" = "300ms";
     host_collectives_refused_p2p_2: "host_collectives_refused", P2p, 2, "OXSHMEM_TIMEOUT" = "1h";
     host_collectives_refused_p2p_4: "host_collectives_refused", P2p, 4, "OXSHMEM_TIMEOUT" = "1h";
     host_collectives_refused_ibgda_2: "host_collectives_refused", Ibgda, 2, "OXSHMEM_TIMEOUT" = "1h";

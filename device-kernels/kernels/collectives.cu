@@ -49,8 +49,9 @@ OXSHMEM_KERNEL(oxshmem_host_collective, uint32_t call, int team, void *dst, cons
 // Collectives by a grid of several blocks, where block b meets block b of the other members. A
 // kernel for each call and algorithm, and for each usual reduction: of one that serves several,
 // every call would wait for more code than it needs. All take the same arguments: those above, with
-// what the host knows of the team; `call` says whether a reduction is a reducescatter, and
-// `algorithm` whether one that is not by packets is one_shot.
+// what the host knows of the team; `call` says whether a reduction is a reducescatter, `algorithm`
+// whether one that is not by packets is one_shot, and `first` up to how many bytes contributions to
+// a collect go in packets.
 #define OXSHMEM_BY_BLOCKS(name)                                                                                                \
     OXSHMEM_BOUNDED_KERNEL(512, name, [[maybe_unused]] uint32_t call, oxshmem::abi::KnownTeam team, void *dst,                 \
                            const void *src, uint64_t n, [[maybe_unused]] int64_t first, [[maybe_unused]] int64_t second,       \
@@ -124,6 +125,11 @@ OXSHMEM_BY_BLOCKS(oxshmem_host_alltoall_push) {
 OXSHMEM_BY_BLOCKS(oxshmem_host_alltoall_copy) {
     oxshmem::port::grid_dependency_sync();
     oxshmem::detail::ByBlocks{team, dst, src, n}.alltoall(oxshmem::detail::Caller::copy_engines);
+}
+OXSHMEM_BY_BLOCKS(oxshmem_host_collect) {
+    oxshmem::port::grid_dependency_sync();
+    const uint64_t most = static_cast<uint64_t>(first);
+    oxshmem::detail::collect_by_blocks<oxshmem::detail::opening_blocks>(team, dst, src, n, most);
 }
 OXSHMEM_BOUNDED_KERNEL(512, oxshmem_host_copied, uint32_t call, oxshmem::abi::KnownTeam team, uint32_t step) {
     oxshmem::port::grid_dependency_sync();

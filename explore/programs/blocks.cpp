@@ -3,6 +3,7 @@
 // Collectives that several blocks of each PE carry out, as the host's kernels do: block b meets
 // block b of the other PEs, and the blocks of a grid meet nowhere. Each collective is a kernel of
 // its own.
+#define OXSHMEM_COLLECTED_BY_ONE 16 // two words
 #include "collectives.h"
 
 namespace explore {
@@ -58,6 +59,35 @@ template <Caller kCaller, uint32_t kTurns> void gathers() {
                "fcollect failed");
         next_kernel();
         check_gathered(turn, target(turn), 4);
+    }
+}
+
+// Contributions that differ, of which the longest one is another member's in each turn, and the last
+// member's in one turn is empty: up to `most` bytes in packets, of the first block or of both.
+template <uint64_t most, uint32_t kTurns> void collects() {
+    const abi::KnownTeam team = known_world();
+    for (uint32_t turn = 1; turn <= kTurns; ++turn) {
+        const auto length = [&](int pe) {
+            const uint32_t number = (static_cast<uint32_t>(pe) + turn) % static_cast<uint32_t>(port::state().n_pes);
+            return turn == 2 ? number : 1 + 3 * number;
+        };
+        begin_turn(turn, length(me()));
+        expect(detail::collect_by_blocks<opening_blocks>(team, target(turn), source(turn), 8 * length(me()), most) == 0,
+               "collect failed");
+        next_kernel();
+        check_collected(turn, target(turn), length);
+    }
+}
+
+// Contributions that are longer together than what the heap has: every block's call fails on each
+// PE, and nothing is stored.
+void collects_too_much() {
+    fill_source(1, 1);
+    const uint64_t bytes = me() == 0 ? port::state().heap_bytes - (kSource + kTurnBytes) : 8;
+    const int failed = detail::collect_by_blocks<opening_blocks>(known_world(), target(1), source(1), bytes, 32);
+    expect(failed != 0, "a call whose result has no room has not failed");
+    for (uint32_t i = 0; i < 4; ++i) {
+        expect(word_at(target(1), i) == 0, "a call that failed has stored something");
     }
 }
 
@@ -143,6 +173,12 @@ constexpr oxshmem_explore_program kPrograms[] = {
     by_blocks("reduce_by_turns", sums_by_turns<4>, 2, 1, 0xfffffffd),
     by_blocks("fcollect_packets", gathers<Caller::packets, 3>, 2, 1, 3),
     by_blocks("fcollect_push", gathers<Caller::push, 3>, 2, 1, 0xfffffffe),
+    by_blocks("collect_packets", collects<32, 3>, 2, 1, 3),
+    by_blocks("collect_packets_3", collects<64, 2>, 2, 1, 0xfffffffe, 3),
+    by_blocks("collect_packets_warp", collects<32, 2>, 2, 2, 2),
+    by_blocks("collect_push", collects<0, 3>, 2, 1, 0xfffffffe),
+    by_blocks("collect_some_pushed", collects<24, 3>, 2, 1, 2),
+    early(by_blocks("collect_early", collects<24, 3>, 2, 1, 2)),
     by_blocks("broadcast_packets", broadcasts<Caller::packets, 3>, 2, 1, 3),
     by_blocks("broadcast_push", broadcasts<Caller::push, 3>, 2, 1, 2),
     by_blocks("broadcast_push_3", broadcasts<Caller::push, 2>, 2, 1, 2, 3),
@@ -152,6 +188,7 @@ constexpr oxshmem_explore_program kPrograms[] = {
     by_blocks("reduce_relay_3", sums<Caller::relay, 3, 9>, 2, 1, 2, 3),
     by_blocks("broadcast_relay_3", broadcasts<Caller::relay, 3, 5>, 2, 1, 0xfffffffe, 3),
     uneven(by_blocks("disagreement", disagreement, 2, 1, 4)),
+    failing(by_blocks("collect_without_room", collects_too_much, 2, 1, 4)),
     uneven(by_blocks("disagreement_after_sync_3", disagreement_after_sync, 1, 1, 4, 3)),
     uneven(by(abi::Algorithm::push, by_blocks("disagreement_push_after_sync_3", disagreement_after_sync, 1, 1, 4, 3))),
     early(by_blocks("reduce_early", sums<Caller::packets, 3>, 2, 1, 2)),

@@ -54,6 +54,15 @@ inline void check_gathered(uint32_t turn, const uint64_t *results, uint32_t n) {
         }
     }
 }
+// What collect has stored, to which PE p contributes `length(p)` elements.
+template <class Length> void check_collected(uint32_t turn, const uint64_t *results, Length length) {
+    uint32_t at = 0;
+    for (int pe = 0; pe < port::state().n_pes; ++pe) {
+        for (uint32_t i = 0; i < length(pe); ++i) {
+            expect(word_at(results, at++) == word(turn, pe, i), "collect stored what no member has contributed");
+        }
+    }
+}
 inline void check_alltoall(uint32_t turn, const uint64_t *results, uint32_t n) {
     for (int pe = 0; pe < port::state().n_pes; ++pe) {
         for (uint32_t i = 0; i < n; ++i) {

@@ -113,11 +113,6 @@ void puts_and_fetches() {
     }
 }
 
-constexpr oxshmem_explore_program failing(oxshmem_explore_program program) {
-    program.fails = 1;
-    return program;
-}
-
 constexpr oxshmem_explore_program kPrograms[] = {
     small(failing(posting("put_fails", one_put, 1, 1, 20000))),
     failing(posting("put_fails_2", one_put, 2, 1, 20000)),

@@ -3,6 +3,7 @@
 // Calls in grid scope: every block gives a part of what the others see, and sees all of it when the
 // call returns. The last block to arrive makes the call for all, or all take part.
 #define OXSHMEM_TOGETHER_BYTES 32
+#define OXSHMEM_COLLECTED_BY_ONE 16
 #define OXSHMEM_RELAYED_FROM 64  // three PEs pass on 8 words by packets, but not 4
 #define OXSHMEM_LONG_BROADCAST 0 // and one lane of each reads every one that is pushed
 #define OXSHMEM_LONG_BROADCAST_LANES 1
@@ -64,6 +65,20 @@ template <uint32_t kTurns> void gathers() {
         fill_together(turn, 4);
         expect(fcollect(grid, abi::kTeamWorld, target(turn), source(turn), 4) == 0, "fcollect failed");
         check_gathered(turn, target(turn), 4);
+    }
+}
+
+// Contributions that differ: of the first block, of both, and none. A block stores to its PE's own
+// target before the call, which comes before what the others store there.
+template <uint32_t kTurns> void collects() {
+    for (uint32_t turn = 1; turn <= kTurns; ++turn) {
+        const auto length = [&](int pe) { return (static_cast<uint32_t>(pe) + turn) % 3 * 2; };
+        fill_together(turn, length(me()));
+        for (uint32_t i = 0; lane() == 0 && block() == 1 && i < 4; ++i) {
+            port::store<port::order::relaxed, port::reach::block>(target(turn) + i, uint64_t{7});
+        }
+        expect(collect(grid, abi::kTeamWorld, target(turn), source(turn), length(me())) == 0, "collect failed");
+        check_collected(turn, target(turn), length);
     }
 }
 
@@ -396,11 +411,6 @@ constexpr oxshmem_explore_program in_grid(const char *name, void (*body)(), uint
     return program;
 }
 
-constexpr oxshmem_explore_program failing(oxshmem_explore_program program) {
-    program.fails = 1;
-    return program;
-}
-
 constexpr oxshmem_explore_program kPrograms[] = {
     in_grid("sync", syncs<3>, 2, 2, Algorithm::packets, 2),
     in_grid("sync_3", syncs<2>, 2, 3, Algorithm::packets, 0xfffffffe),
@@ -410,6 +420,10 @@ constexpr oxshmem_explore_program kPrograms[] = {
     in_grid("reduce_packets_of_all", sums<3>, 2, 2, kPacketsOfAll, 3),
     in_grid("reduce_packets_of_all_3", sums<2>, 2, 3, kPacketsOfAll, 0xffffffff),
     early(in_grid("fcollect_packets_of_all", gathers<3>, 2, 2, kPacketsOfAll, 0xfffffffe)),
+    in_grid("collect_packets_of_all", collects<3>, 2, 2, kPacketsOfAll, 0xfffffffe),
+    in_grid("collect_push", collects<3>, 2, 2, Algorithm::push, 2),
+    in_grid("collect_push_3", collects<2>, 2, 3, Algorithm::push, 3),
+    early(in_grid("collect_push_early", collects<2>, 2, 2, Algorithm::push, 0xffffffff)),
     in_grid("reduce_packets_of_all_of_3", sums<2>, 3, 2, kPacketsOfAll, 0xffffffff),
     in_grid("reduce_relay_of_3", sums<2, 8>, 3, 2, kPacketsOfAll, 0xffffffff),
     in_grid("broadcast_relay_of_3", broadcasts<2>, 3, 2, kPacketsOfAll, 0xfffffffe),

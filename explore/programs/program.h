@@ -332,11 +332,15 @@ constexpr oxshmem_explore_program blocks_of(uint32_t blocks, oxshmem_explore_pro
     }
     return program;
 }
-// PE 1 has fewer blocks, and an error is recorded.
-constexpr oxshmem_explore_program uneven(oxshmem_explore_program program) {
-    program.blocks[1] = 1;
+// An error is recorded.
+constexpr oxshmem_explore_program failing(oxshmem_explore_program program) {
     program.fails = 1;
     return program;
+}
+// The same, and PE 1 has fewer blocks.
+constexpr oxshmem_explore_program uneven(oxshmem_explore_program program) {
+    program.blocks[1] = 1;
+    return failing(program);
 }
 constexpr oxshmem_explore_program direct(oxshmem_explore_program program) {
     program.network = 0;

@@ -215,6 +215,15 @@ pub(super) fn queue<I: Issuer + ?Sized>(issuer: &I, team: &Team, call: impl FnOn
             // SAFETY: as above.
             unsafe { own.queue_in_levels(stream, config, args) }
         }
+        Plan::Collect { blocks, in_packets } => {
+            // The others' contributions may be longer than this member's.
+            let most = size.total.max(FEW_BYTES_IN_PACKETS.saturating_mul(blocks.into()));
+            let config = threads_of(blocks, most, FEW_BYTES_IN_PACKETS);
+            let (call, _, dst, src, n, _, second, kind, op) = args;
+            let args = (call, known, dst, src, n, in_packets.cast_signed(), second, kind, op, 0u32);
+            // SAFETY: as above.
+            unsafe { own.queue_collective(stream, "oxshmem_host_collect", config, args) }
+        }
         Plan::Blocks(blocks, algorithm) => {
             let config = match algorithm {
                 // Every block sends its part to each of the other members.

@@ -170,8 +170,8 @@ impl Collectives {
     fn of_one_block(&self, near: bool) -> Self {
         let kept = |collective, algorithm: &Algorithm| match algorithm {
             Tree => true,
-            Packets => matches!(collective, Collective::Alltoalls | Collective::Collect),
-            Push => !near || collective == Collective::Collect,
+            Packets => collective == Collective::Alltoalls,
+            Push => !near,
             OneShot | Levels | Relay | CopyEngines => false,
         };
         let row = |(collective, steps): &(Collective, Vec<Chosen>)| {
@@ -344,6 +344,9 @@ pub(crate) enum Plan {
     Levels(u32),
     /// By copy engines, between meetings.
     Copies,
+    /// A collect of near members: by the kernel of so many blocks, which send contributions of up
+    /// to so many bytes in packets.
+    Collect { blocks: u32, in_packets: u64 },
 }
 
 /// The most threads of a block that is one of several: the bound of their kernel.
@@ -354,7 +357,11 @@ const BYTES_PER_BLOCK: u64 = 8 * KIB;
 const BYTES_PER_LEVELS_BLOCK: u64 = 64 * KIB;
 /// Blocks of a collect in levels, whatever is collected: members contribute different lengths, so
 /// they could not agree on a number that depends on them.
-const COLLECT_BLOCKS: u32 = 4;
+const LEVELS_COLLECT_BLOCKS: u32 = 4;
+/// The same of a collect of near members. A multiprocessor stores 42 to 46 GB/s, so as many store
+/// more than NVLink carries, even between two members, where half of it goes to the PE's own
+/// memory; and what is short pays for each block that meets in vain.
+const COLLECT_BLOCKS: u32 = 32;
 /// Bytes of a member's message to another one that are worth a block of those that send packets.
 const PACKETS_PER_BLOCK: u64 = 2 * KIB;
 /// Bytes of a piece, of which shares have a whole number.
@@ -445,9 +452,13 @@ impl Chooser {
     pub(crate) fn plan(&self, size: Size) -> Plan {
         let Some((collective, bytes)) = size.divisible else { return Plan::OneBlock };
         if collective == Collective::Collect {
+            if self.shape.near {
+                let blocks = self.shape.blocks.min(COLLECT_BLOCKS);
+                return Plan::Collect { blocks, in_packets: self.collected_in_packets() };
+            }
             // What is chosen for the longest data counts, again since lengths differ.
             let longest = self.rows[collective as usize].last().map(|(_, algorithm)| *algorithm);
-            let blocks = self.shape.blocks.min(COLLECT_BLOCKS);
+            let blocks = self.shape.blocks.min(LEVELS_COLLECT_BLOCKS);
             return if longest == Some(Levels) { Plan::Levels(blocks) } else { Plan::OneBlock };
         }
         let sliced = self.packet_blocks(collective, bytes);
@@ -489,6 +500,22 @@ impl Chooser {
             (Push | OneShot, _) => Plan::Blocks(shared, algorithm),
             (Packets | Tree | Levels | Relay | CopyEngines, _) => Plan::OneBlock,
         }
+    }
+
+    /// Returns up to how many bytes several blocks send contributions to a collect in packets, if
+    /// they have room: one limit, since a member sends before it knows the others' lengths. Sizes
+    /// that are left to the library are for packets, but for those beyond a `push`.
+    fn collected_in_packets(&self) -> u64 {
+        let Some(row) = &self.overrides[Collective::Collect as usize] else { return abi::BLOCKS_PACKETS };
+        let mut is_pushed = false;
+        row.iter().fold(0, |most, (limit, algorithm)| match algorithm {
+            Some(Packets) => *limit,
+            None if !is_pushed => abi::BLOCKS_PACKETS.min(*limit).max(most),
+            _ => {
+                is_pushed = true;
+                most
+            }
+        })
     }
 
     /// Returns how many bytes a member sends to all others that has so many for each.

@@ -242,6 +242,7 @@ pub fn errors(_: &[String]) -> Outcome {
             ("a long call", reduce),
             ("a short call in two", in_two(call)),
             ("a long call in two", in_two(reduce)),
+            ("a collect", Step { dst: at + (1 << 20), src: at, n: LONG, ..way.step(Call::Collect) }),
             ("sync", way.step(Call::Sync)),
         ];
         for (what, call) in calls {

@@ -9,6 +9,7 @@ mod barriers;
 mod buffers;
 mod cable;
 mod check;
+mod collect;
 mod collectives;
 mod compat_names;
 mod contexts;
@@ -65,6 +66,8 @@ const CASES: &[Case] = &[
     ("barriers", barriers::barriers),
     ("barrier_after_wait", barriers::barrier_after_wait),
     ("buffers", buffers::buffers),
+    ("collect_errors", collect::errors),
+    ("collect_lengths", collect::lengths),
     ("collective_errors", collectives::collective_errors),
     ("collective_timeouts", collectives::collective_timeouts),
     ("collectives", collectives::collectives),

@@ -16,6 +16,7 @@
 // all members to the last bit, and from run to run for one algorithm and team.
 #pragma once
 
+#include "detail/collect.h"
 #include "detail/direct.h"
 #include "detail/exchange.h"
 #include "detail/tree.h"
@@ -282,158 +283,6 @@ OXSHMEM_OUTLINE int alltoalls_bytes(TeamName<Scope> name, void *dst, const void 
         push_strided<Scope>(session, dst, src, n, strides);
     }
     return finish_or_leave<Scope, kBegins>(session, true, -1, begun);
-}
-
-// The sizes of all members' contributions to a collect, each in the first piece of its packets (or,
-// over the network, in the place where its packets would be).
-struct Sizes {
-    const TeamView &team;
-    bool packed;
-
-    OXSHMEM_DEVICE uint64_t of(int member) const {
-        if (!packed) {
-            return port::load<order::relaxed, reach::system>(as<uint64_t>(team.packets()) + member);
-        }
-        vec16 first;
-        look_at_piece<thread_scope>(team, own_packets<thread_scope>(team), member, 0, first, 8);
-        return static_cast<uint64_t>(first.y) << 32 | first.x;
-    }
-};
-
-// What collect does once the sizes are known: dst has to have room for all, on every member alike.
-template <class Scope>
-OXSHMEM_DEVICE bool check_collected(Session &session, const Sizes &sizes, void *dst, const void *src, uint64_t &before,
-                                    uint64_t &largest) {
-    uint64_t total = 0;
-    before = 0, largest = 0;
-    for (int member = 0; member < session.team.n; ++member) {
-        const uint64_t size = sizes.of(member);
-        before = member == session.team.me ? total : before;
-        largest = size > largest ? size : largest;
-        total = total + size < total ? ~0ull : total + size;
-    }
-    // What the largest contribution would overlap is looked at by all, so that all refuse the call.
-    check_buffers<Scope>(session, dst, total, src, largest, false);
-    return !session.bad;
-}
-
-// Small contributions travel with their sizes, and if all are small that is all. Otherwise they are
-// pushed to where they belong.
-template <class Scope>
-OXSHMEM_OUTLINE int collect_bytes(int handle, void *dst, const void *src, uint64_t bytes, Caller caller = kOwn<Scope>) {
-    if constexpr (Scope::kSeveralWarps && !kSeveralBlocks<Scope>) {
-        if (bytes <= kFewBytes && are_many_threads()) {
-            return by_first_warp([&] { return collect_bytes<warp_scope>(handle, dst, src, bytes, Caller::block); });
-        }
-    }
-    const Profiled profiled(Op::collect, {port::state().my_pe, handle}, bytes, Scope::rank() == 0);
-    Session session;
-    if (!begin<Scope>(session, handle, Op::collect, Call::collect)) {
-        return 1;
-    }
-    const TeamView &team = session.team;
-    check_buffers<Scope>(session, dst, 0, src, bytes, false);
-    // Looks up an algorithm that fits every size, because the sizes of others are not known yet.
-    uint64_t room = packet_room(team);
-    if (caller == Caller::scope) {
-        const uint32_t each = kPiecesAtOnce * Scope::kLanes / static_cast<uint32_t>(team.n);
-        room = least(room, (each == 0 ? 1 : each) * kPiece);
-    }
-    room -= kPiece; // for the size
-    uint64_t limit = 0;
-    for (uint32_t i = 0; i < abi::kChoices; ++i) {
-        const abi::Choice &choice = team_row(team.handle).choices[static_cast<uint32_t>(Collective::collect)][i];
-        if (choice.algorithm == static_cast<uint32_t>(Algorithm::packets) && choice.up_to_bytes > limit) {
-            limit = choice.up_to_bytes;
-        }
-    }
-    limit = least(limit, room);
-    const uint32_t announced = collect_announced_by<Scope>(session, dst, limit, Algorithm::packets);
-    const Sizes sizes{team, team.one_round};
-    uint64_t before, largest;
-    Scope::sync();
-    if (team.one_round) {
-        const uint32_t small = bytes <= limit ? static_cast<uint32_t>(bytes) : 0;
-        const auto load = [&](int, uint32_t offset, uint64_t left) {
-            if (offset == 0) {
-                return vec16{static_cast<uint32_t>(bytes), static_cast<uint32_t>(bytes >> 32), 0, 0};
-            }
-            return load_piece(at_offset(src, offset - kPiece), left);
-        };
-        // This PE's own size lies beside the others', so that the sum is the same code for all.
-        if (Scope::rank() == 0) {
-            send_piece<Scope>(team, own_packets<Scope>(team), team.me, 0, load(team.me, 0, kPiece), 8);
-        }
-        if (!session.bad) {
-            send_packets<Scope, kPiecesAtOnce>(session, kPiece + small, load, [] { return true; });
-        }
-        const auto sized = [&](uint32_t member, int &missing) {
-            vec16 first;
-            missing = static_cast<int>(member);
-            return look_at_piece<Scope>(team, own_packets<Scope>(team), missing, 0, first, 8);
-        };
-        if (!receive_packets<Scope>(session, announced, static_cast<uint32_t>(team.n), 1, sized, [](uint32_t) {}) ||
-            !check_collected<Scope>(session, sizes, dst, src, before, largest)) {
-            return 1;
-        }
-        if (largest <= limit) {
-            bool good = true;
-            uint64_t to = 0;
-            for (int member = 0; member < team.n; ++member) {
-                const uint32_t size = static_cast<uint32_t>(sizes.of(member));
-                for (uint32_t at = Scope::rank() * kPiece; good && at < size; at += Scope::size() * kPiece) {
-                    vec16 value;
-                    if (member == team.me) {
-                        value = load_piece(at_offset(src, at), size - at);
-                    } else {
-                        const auto late = [&] { return team.blame(member); };
-                        good = wait(session.op, late, as<void>(team.packets()), [&] {
-                            return look_at_piece<Scope>(team, own_packets<Scope>(team), member, at / kPiece + 1, value,
-                                                        size - at);
-                        });
-                    }
-                    if (good) {
-                        store_piece(at_offset(dst, to + at), value, size - at);
-                    }
-                }
-                to += size;
-            }
-            return Scope::any(!good) ? 1 : 0;
-        }
-    } else {
-        if (!meet<Scope, true>(team, session.op, announced)) {
-            return 1;
-        }
-        uint64_t *own = as<uint64_t>(team.packets()) + team.me;
-        if (Scope::rank() == 0) {
-            port::store<order::relaxed, reach::system>(own, bytes);
-        }
-        Scope::sync();
-        for (int distance = 1; distance < team.n; ++distance) {
-            deliver<Scope>(session, 1, session.team.member_behind(distance), own, own, sizeof(*own), 1);
-        }
-        if (!await_arrivals<Scope>(session, 1, [](int) { return 1u; }) ||
-            !check_collected<Scope>(session, sizes, dst, src, before, largest)) {
-            return 1;
-        }
-    }
-    char *to = at_offset(dst, before);
-    if (team.one_round) {
-        // The packets with the sizes ordered nothing: what a member has stored to its own dst
-        // before the call comes before what others store there.
-        arrive<Scope, true>(session, 1, 0, team.n);
-        if (!await_arrivals<Scope>(session, 1, [](int) { return 1u; })) {
-            return 1;
-        }
-        spread<Scope>(session, to, src, bytes);
-        tell_of_end<Scope, true>(session);
-        return finish<Scope>(session) ? 0 : 1;
-    }
-    for (int distance = 1; distance < team.n; ++distance) {
-        deliver<Scope>(session, 0, session.team.member_behind(distance), to, src, bytes, 1);
-    }
-    near_copy<Scope>(to, src, bytes);
-    return finish<Scope>(session) ? 0 : 1;
 }
 
 // reduce (`to_all`: `n` elements, the result on all members) and reducescatter (`n` elements of the
@@ -708,15 +557,29 @@ template <class Scope, bool kToEach> OXSHMEM_DEVICE int gather_in(int handle, vo
     return call_in<Scope>(handle, GatherCall<kToEach>{dst, src, bytes});
 }
 
-// What one member contributes only this member knows, so the blocks cannot agree on a way to share
-// it without a message: one block does it.
-template <class Scope> OXSHMEM_DEVICE int collect_in(int handle, void *dst, const void *src, uint64_t bytes) {
-    if constexpr (kIsGrid<Scope>) {
-        if (!find_for_grid(handle, Op::collect)) {
-            return 1;
-        }
+// Carries out a collect by the blocks of a grid, or by one of them for all. What the others
+// contribute no member knows before they have met, so the way depends on the team alone.
+OXSHMEM_LAZY OXSHMEM_OUTLINE int collect_by_grid(int handle, void *dst, const void *src, uint64_t bytes) {
+    const GridTable table = table_for_grid(handle, Collective::collect);
+    Session session;
+    if (!begin<grid_scope>(session, handle, Op::collect, Call::none)) {
+        return 1;
+    }
+    if (!session.team.one_round || sharing_blocks() == 1) {
         return by_last_block<GridCall::of_team>(handle, Op::collect,
                                                 [&] { return collect_bytes<block_scope>(handle, dst, src, bytes); });
+    }
+    if (!is_sharing<blocks_scope>()) {
+        return enter_own_grid(handle, Op::collect) && leave_own_grid(handle, Op::collect, true) ? 0 : 1;
+    }
+    const bool is_free = (table.chosen >> static_cast<uint32_t>(Collective::collect) & 1) == 0;
+    const uint64_t limit = is_free ? abi::kBlocksPackets : most_by_packets(table.choices);
+    return collect_by_blocks<packet_blocks>({session.team, table.block_share}, dst, src, bytes, limit);
+}
+
+template <class Scope> OXSHMEM_DEVICE int collect_in(int handle, void *dst, const void *src, uint64_t bytes) {
+    if constexpr (kIsGrid<Scope>) {
+        return collect_by_grid(handle, dst, src, bytes);
     } else {
         return collect_bytes<Scope>(handle, dst, src, bytes);
     }

@@ -163,7 +163,23 @@ fn several_blocks_do_what_is_worth_it() {
         [8, mib, u64::MAX].map(|bytes| plan(&two_nodes, Collective::Collect, bytes, bytes)),
         [Plan::Levels(4); 3]
     );
-    assert_eq!([8, mib].map(|bytes| plan(&two, Collective::Collect, bytes, bytes)), [Plan::OneBlock; 2]);
+    let collect = |chooser: &Chooser| [0, 8, u64::MAX].map(|bytes| plan(chooser, Collective::Collect, bytes, bytes));
+    let by_blocks = |blocks, in_packets| [Plan::Collect { blocks, in_packets }; 3];
+    assert_eq!(collect(&two), by_blocks(32, abi::BLOCKS_PACKETS));
+    assert_eq!(collect(&chooser_of(Shape::new(8, 1, 4), "")), by_blocks(4, abi::BLOCKS_PACKETS));
+    for (row, in_packets) in [
+        ("push", 0),
+        ("packets", ANY),
+        ("packets:4K/push", 4 * KIB),
+        ("packets:4K/push:64K/library", 4 * KIB),
+        ("push:64/packets:4K/push", 4 * KIB),
+        ("push:4K/library", 0),
+        ("library:4K/push", 4 * KIB),
+        ("packets:1M/library", mib),
+        ("packets:4K/library", abi::BLOCKS_PACKETS),
+    ] {
+        assert_eq!(collect(&chooser(2, &format!("collect={row}"))), by_blocks(32, in_packets), "{row}");
+    }
     let steps = |text: &str| [8, mib].map(|bytes| plan(&far(4, 2, text), Collective::Collect, bytes, bytes));
     assert_eq!(steps("collect=push:64K/levels"), [Plan::Levels(4); 2]);
     assert_eq!(steps("collect=levels:64K"), [Plan::OneBlock; 2]);

@@ -652,7 +652,7 @@ OXSHMEM_LAZY OXSHMEM_OUTLINE bool levels_collect(Session session, void *dst, con
         const uint64_t length = port::read(parts.starts + member + 1) - port::read(parts.starts + member);
         largest = length > largest ? length : largest;
     }
-    check_buffers<levels_scope>(session, dst, port::read(parts.starts + session.team.n), src, largest, false);
+    check_buffers<levels_scope>(session, dst, port::read(parts.starts + session.team.n), src, bytes == 0 ? 0 : largest, false);
     return !session.bad && levels_gather(session, nodes, dst, src, parts) &&
            end_in_node(session, nodes, nodes.size(nodes.me), 2);
 }
