@@ -109,6 +109,7 @@ pub const MUTANTS: &[Mutant] = &[
     in_module("blocks", "relay-forgets-pieces", &["reduce_relay_3", "broadcast_relay_3"]),
     in_module("blocks", "share-handed-out-by-others", &["reduce_push", "reduce_push_long"]),
     in_module("blocks", "copied-meets-after-failure", &["fcollect_copied"]),
+    in_module("blocks", "collected-not-awaited", &["collect_packets", "collect_some_pushed"]),
     in_module("grid", "left-meeting-not-told", &["late_members", "late_members_of_3"]),
     in_module("grid", "blame-is-passed-on-unseen", &["differing_rounds_of_4"]),
     in_module("grid", "refused-call-forgotten", &["refused_rounds_of_3"]),
