@@ -335,10 +335,10 @@ variables! {
     /// before it. See `teams.md`.
     "OXSHMEM_TUNING" borrow tuning: Option<PathBuf> = None, Limits::None;
     /// The most multiprocessors of a GPU that a collective of the host or on a stream occupies, one
-    /// block each; small collectives take fewer. With 0 `copy` is the algorithm of `broadcast`,
-    /// `fcollect` and `alltoall` (see `teams.md`), and other collectives have one block. The number
-    /// is halved until the workspaces of `OXSHMEM_MAX_TEAMS` teams take at most an eighth of
-    /// `OXSHMEM_HEAP_MAX`. On the `cpu` device it is the most blocks.
+    /// block each; small collectives take fewer, except for `collect`. With 0 `copy` is the
+    /// algorithm of `broadcast`, `fcollect` and `alltoall` (see `teams.md`), and other collectives
+    /// have one block. The number is halved until the workspaces of `OXSHMEM_MAX_TEAMS` teams take
+    /// at most an eighth of `OXSHMEM_HEAP_MAX`. On the `cpu` device it is the most blocks.
     "OXSHMEM_COLLECTIVES_SMS" copy collectives_sms: u32 = 72, Limits::Range(0, 128);
     /// Deadline of every wait for another PE, on the device and on the host; after it the operation
     /// ends with an error.
