@@ -14,6 +14,7 @@ use self::members::{awaited, mismatch};
 use crate::abi::{self, ErrorCode, ErrorRecord, Op};
 
 mod arguments;
+mod differing;
 mod kind;
 mod members;
 

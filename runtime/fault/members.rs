@@ -3,6 +3,7 @@
 use bytemuck::checked;
 use oxshmem_system::words::low32;
 
+use super::differing::differing;
 use super::kind::FaultKind;
 use crate::abi::{self, Call};
 
@@ -30,7 +31,9 @@ pub fn mismatch(pe: i32, theirs: u64, mine: u64) -> FaultKind {
         _ if ahead != 0 => format!("PE {pe} is {ahead} collectives ahead"),
         None => format!("PE {pe} made a call that is refused, or that does not fit the others"),
         Some(other) if call(mine) == Some(other) => {
-            format!("PE {pe} called {other} with another size, address, type, root, operator or stride")
+            let with = checked::try_cast(low32(mine) >> abi::CALL_SHIFT)
+                .map_or_else(|_| "other arguments".to_owned(), |call| differing(call, low32(theirs), low32(mine)));
+            format!("PE {pe} called {other} with {with}")
         }
         Some(other) => format!("PE {pe} called {other}"),
     };
