@@ -403,6 +403,11 @@ impl LoadedModule for CpuModule {
         Ok(())
     }
 
+    fn reserve_stacks(&self) -> Result<(), DeviceError> {
+        // Each thread has one, whatever it executes.
+        Ok(())
+    }
+
     fn check(&self, name: &str) -> Result<(), DeviceError> {
         self.kernel(name).map(drop)
     }

@@ -321,6 +321,9 @@ pub(crate) trait LoadedModule: Debug + Send + Sync {
         args: &[&[u8]],
         stream: &Stream,
     ) -> Result<(), DeviceError>;
+    /// Makes sure that no launch has to wait for room for the stacks of the module's kernels: a GPU
+    /// that has less makes more at the first launch, when all running kernels have ended.
+    fn reserve_stacks(&self) -> Result<(), DeviceError>;
     /// Refuses names the module does not have.
     fn check(&self, name: &str) -> Result<(), DeviceError>;
 }

@@ -22,13 +22,13 @@ use crate::abi;
 use crate::bootstrap::{Bootstrap, Failure, FailureKind};
 use crate::check::waits::WaitCheck;
 use crate::config::{self, Config};
-use crate::device::{CpuDevice, CudaDevice, Device, DeviceIdentity, cuda};
+use crate::device::{CpuDevice, CudaDevice, Device, DeviceIdentity, LoadedModule, cuda};
 use crate::dump::reader::Reader;
 use crate::dump::scene::{Ground, Scene};
 use crate::dump::watcher::{self, Watched};
 use crate::heap::{HeapLayout, PeerLinks, SymmetricHeap};
 use crate::identity::PeId;
-use crate::modules::HOST_OPS;
+use crate::modules::{COLLECTIVES, HOST_OPS, LEVELS};
 use crate::profile::host::HostProfile;
 use crate::slab::{Layout, Offset, Slab};
 use crate::team::Tuning;
@@ -421,7 +421,9 @@ impl LaidOut {
 /// PE without its bootstrap.
 struct Connected {
     id: PeId,
-    host_ops: Arc<dyn crate::device::LoadedModule>,
+    host_ops: Arc<dyn LoadedModule>,
+    collectives: OnceCell<Arc<dyn LoadedModule>>,
+    levels: OnceCell<Arc<dyn LoadedModule>>,
     teams: Teams,
     mixed_words: Option<MixedWords>,
     network: Option<Network>,
@@ -467,7 +469,19 @@ impl Connected {
         let workspaces = parts.teams.reserve(&mut heap, &slab)?;
         let state = describe(&config, bootstrap, &plan, &heap, (&slab, &parts), network.as_ref())?;
         device.install(&state)?;
-        let host_ops = device.load(&HOST_OPS)?;
+        // A GPU may let the load of a module, and room for larger stacks, wait for running kernels,
+        // and one of these may wait for the collective. So both come before the program's kernels.
+        let load = |source| -> Result<_> {
+            let module = device.load(source)?;
+            module.reserve_stacks()?;
+            Ok(module)
+        };
+        let load_if = |needed, source| if needed { load(source).map(OnceCell::from) } else { Ok(OnceCell::new()) };
+        let n_pes = bootstrap.size() as usize;
+        let host_ops = load(&HOST_OPS)?;
+        let collectives = load_if(n_pes > 1, &COLLECTIVES)?;
+        // If all PEs reach each other, no team has several nodes.
+        let levels = load_if(reach.cliques(&Vec::from_iter(0..n_pes)).len() > 1, &LEVELS)?;
         phases.end("modules", &joined.profile);
 
         let teams = Teams::new(config.max_teams(), reach, tuning);
@@ -479,7 +493,23 @@ impl Connected {
             .and_then(|network| MixedWords::watch(config.atomics(), network.atomics(), &device, &slab, state.teams));
         bootstrap.barrier("end of init")?;
         phases.end("others", &joined.profile);
-        Ok(Self { id, host_ops, teams, mixed_words, network, heap, slab, parts, device, state, plan, config, reader })
+        Ok(Self {
+            id,
+            host_ops,
+            collectives,
+            levels,
+            teams,
+            mixed_words,
+            network,
+            heap,
+            slab,
+            parts,
+            device,
+            state,
+            plan,
+            config,
+            reader,
+        })
     }
 
     fn into_pe(self, joined: Joined) -> Pe {
@@ -490,8 +520,8 @@ impl Connected {
             id: self.id,
             loans: Loans::default(),
             host_ops: self.host_ops,
-            collectives: OnceCell::new(),
-            levels: OnceCell::new(),
+            collectives: self.collectives,
+            levels: self.levels,
             teams: RefCell::new(self.teams),
             contexts: RefCell::default(),
             stopped: Cell::default(),

@@ -149,7 +149,8 @@ impl Pe {
         unsafe { self.queue_kernel(stream, (self.host_ops.as_ref(), name), config, &args) }
     }
 
-    /// Puts a kernel of `collectives.cu` on a stream. The module is loaded by the first.
+    /// Puts a kernel of `collectives.cu` on a stream. In a job of one PE the first call loads the
+    /// module; otherwise init has.
     ///
     /// # Safety
     /// `args` must fit the kernel.
@@ -164,7 +165,8 @@ impl Pe {
         unsafe { self.queue_lazily(stream, (&self.collectives, &COLLECTIVES, name), config, &args) }
     }
 
-    /// Does the same with the kernel of `levels.cu`.
+    /// Does the same with the kernel of `levels.cu`, whose module init has loaded where a team may
+    /// have several nodes.
     ///
     /// # Safety
     /// `args` must fit the kernel.
@@ -201,6 +203,7 @@ impl Pe {
             return Ok(Arc::clone(module));
         }
         let module = self.device.load(source)?;
+        module.reserve_stacks()?;
         // One thread at a time has the PE, so no other sets it meanwhile.
         Ok(Arc::clone(place.get_or_init(|| module)))
     }

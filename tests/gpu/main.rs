@@ -32,6 +32,7 @@ const CASES: &[Case] = &[
     ("chunks", limits::chunks),
     ("copied_on_stand_in", on_stand_in::copied),
     ("cudarc_api", interop::cudarc_api),
+    ("collectives_on_stand_in", on_stand_in::collectives),
     ("context_lost", running::context_lost),
     ("early_on_stand_in", on_stand_in::early),
     ("follows", streams::follows),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use cudarc::driver::sys::{self, CUstream};
 use oxshmem::by_address::put_word;
 use oxshmem::device::DeviceError;
-use oxshmem::{Config, Error, LaunchConfig, Operations, Pe, Stream, SymmetricSlice};
+use oxshmem::{Config, Error, LaunchConfig, Operations, Pe, ReduceOp, Stream, SymmetricSlice};
 
 use crate::modules::source;
 use crate::streams::works;
@@ -311,4 +311,45 @@ pub fn rounds() -> Outcome {
         kept = Some(stream);
     }
     Ok(())
+}
+
+/// `collectives_on_stand_in`: a collective on a stream launches kernels, and does nothing else. Not
+/// even the first loads a module or makes room for stacks, for which a GPU may wait until running
+/// kernels have ended, except that it loads the module in a job of one PE.
+pub fn collectives() -> Outcome {
+    let pe = init()?;
+    let driver = StandIn::loaded();
+    let (team, n) = (pe.team_world(), pe.n_pes());
+    let (to, from) = (pe.alloc::<u64>(n * MANY)?, pe.alloc::<u64>(n * MANY)?);
+    let (raw, stream) = followed(&pe);
+    let on = pe.on(&stream);
+    let call = |words: usize| {
+        on.team_sync(&team)?;
+        on.barrier(&team)?;
+        on.broadcast(&team, &to, from.view(..words), 0)?;
+        on.collect(&team, &to, from.view(..words))?;
+        on.fcollect(&team, &to, from.view(..words))?;
+        on.alltoall(&team, &to, &from, words)?;
+        on.alltoalls(&team, to.view(..).step_by(1), from.view(..).step_by(1), words)?;
+        on.reduce(&team, ReduceOp::Sum, &to, from.view(..words))?;
+        on.reducescatter(&team, ReduceOp::Max, to.view(..words), &from)
+    };
+    driver.calls(raw);
+    on.reduce(&team, ReduceOp::Sum, &to, from.view(..1))?;
+    let first = driver.calls(raw);
+    assert_eq!((n == 1, n != 1), (first.contains(&"load".to_owned()), first.len() == 2), "{first:?}");
+    for (words, captures) in [1, 1000, LONG, MANY].into_iter().flat_map(|words| [(words, false), (words, true)]) {
+        (driver.capture)(raw, captures.into());
+        call(words)?;
+        (driver.capture)(raw, 0);
+        let calls = driver.calls(raw);
+        // The PE's own marks are no part of a graph.
+        let each = if captures { 1 } else { 2 };
+        assert_eq!(calls.len(), 9 * each, "{words}: {calls:?}");
+        for call in calls.chunks(each) {
+            let launches = call[0].starts_with("launch oxshmem_host_");
+            assert!(launches && call[1..].iter().all(|mark| mark == "record"), "{words}: {calls:?}");
+        }
+    }
+    Ok(pe.finalize()?)
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::{
     self, CUdevice_attribute, CUfunction, CUfunction_attribute, CUjit_option, CUlaunchAttribute,
-    CUlaunchAttributeID as Attribute, CUlaunchAttributeValue, CUlaunchConfig, CUmodule, CUresult,
+    CUlaunchAttributeID as Attribute, CUlaunchAttributeValue, CUlaunchConfig, CUlimit, CUmodule, CUresult,
 };
 
 use oxshmem_system::words::{const32, count32};
@@ -180,6 +180,8 @@ struct Kernel {
     /// The registers of each thread.
     registers: u32,
     static_shared: usize,
+    /// Bytes of local memory of each thread.
+    stack: usize,
 }
 
 /// A module that is loaded in the GPU's context.
@@ -424,6 +426,21 @@ impl LoadedModule for CudaModule {
             .map_err(failed)
     }
 
+    fn reserve_stacks(&self) -> Result<(), DeviceError> {
+        let failed = |error| self.stream.error("cannot size the stacks of kernels", error);
+        let needed = self.kernels.values().map(|kernel| kernel.stack).max().unwrap_or_default();
+        let _entered = self.stream.enter()?;
+        let mut bytes = 0;
+        // SAFETY: writes one integer.
+        unsafe { driver!(cuCtxGetLimit(&raw mut bytes, CUlimit::CU_LIMIT_STACK_SIZE)) }.map_err(failed)?;
+        if bytes >= needed {
+            return Ok(());
+        }
+        // The driver makes the room in this call.
+        // SAFETY: a context is current.
+        unsafe { driver!(cuCtxSetLimit(CUlimit::CU_LIMIT_STACK_SIZE, needed)) }.map_err(failed)
+    }
+
     fn check(&self, name: &str) -> Result<(), DeviceError> {
         self.kernel(name).map(drop)
     }
@@ -525,6 +542,7 @@ fn kernels(module: CUmodule) -> Result<BTreeMap<String, Kernel>, DriverError> {
             max_threads: attribute(CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?,
             registers: attribute(CUfunction_attribute::CU_FUNC_ATTRIBUTE_NUM_REGS)?,
             static_shared: attribute(CUfunction_attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)? as usize,
+            stack: attribute(CUfunction_attribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)? as usize,
         };
         kernels.insert(name.to_string_lossy().into_owned(), kernel);
     }

@@ -216,9 +216,22 @@ unsafe extern "C" fn cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *m
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuCtxRecordEvent(_context: CUcontext, event: CUevent) -> CUresult {
-    state().check_event("cuCtxRecordEvent", event);
+unsafe extern "C" fn cuCtxGetLimit(bytes: *mut usize, _limit: c_uint) -> CUresult {
+    // SAFETY: the caller's place.
+    unsafe { give(bytes, state().stacks) }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuCtxSetLimit(_limit: c_uint, bytes: usize) -> CUresult {
+    state().grow_stacks(bytes);
     DONE
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuCtxRecordEvent(_context: CUcontext, event: CUevent) -> CUresult {
+    let mut state = state();
+    state.check_event("cuCtxRecordEvent", event);
+    if state.is_any_captured() { CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED } else { DONE }
 }
 
 #[unsafe(no_mangle)]

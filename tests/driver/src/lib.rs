@@ -6,7 +6,8 @@
 //! map each other's. Copies, fills and stores are done when they are queued, and kernels do
 //! nothing. Modules are PTX, which says what their kernels are called and take.
 //!
-//! A program that uses a stream or an event that is gone is ended, with the name of the call.
+//! A program that uses a stream or an event that is gone is ended, with the name of the call, and
+//! so is one that asks whether a stream which is being captured has ended.
 //!
 //! # What tests tell it
 //! Programs find these functions in the library that is loaded:
@@ -16,7 +17,9 @@
 //! * `stand_in_capture(stream, captures)`: a capture of the stream begins or ends. Other streams
 //!   are forked from it and joined to it by events, as the driver has it.
 //! * `stand_in_calls()`: a line for each copy, store, launch, wait and record since the last call
-//!   of this function, as `copy 8 on 0x100010`. The caller frees the text, a `CString` of Rust.
+//!   of this function, as `copy 8 on 0x100010`. What is on no stream has lines, too: `load` for a
+//!   module, `allocate` for memory, `grow` for room for larger stacks of kernels, and `look` for a
+//!   call by which the host finds out whether work has ended. The caller frees the text, a `CString` of Rust.
 
 mod devices;
 mod memory;

@@ -77,6 +77,7 @@ unsafe extern "C" fn cuMemCreate(
     _properties: *const c_void,
     _flags: c_ulonglong,
 ) -> CUresult {
+    state().log("allocate");
     // SAFETY: a name, and a new file.
     let file = unsafe { libc::memfd_create(c"gpu".as_ptr(), libc::MFD_CLOEXEC) };
     // SAFETY: as above.
@@ -153,6 +154,7 @@ unsafe extern "C" fn cuMemImportFromShareableHandle(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemHostAlloc(at: *mut *mut c_void, bytes: usize, _flags: c_uint) -> CUresult {
+    state().log("allocate");
     let mut place = null_mut();
     // SAFETY: writes a pointer.
     if unsafe { libc::posix_memalign(&raw mut place, 4096, bytes) } != 0 {

@@ -7,6 +7,7 @@ use cudarc::driver::sys::CUfunction_attribute_enum as Attribute;
 use cudarc::driver::sys::{CUfunction, CUmodule, CUresult};
 
 use crate::devices::{DONE, give};
+use crate::state::{STACK, state};
 
 /// The name of the symbol that PEs fill.
 const STATE: &str = "oxshmem_state";
@@ -83,6 +84,7 @@ unsafe extern "C" fn cuModuleLoadDataEx(
     _options: *mut c_uint,
     _values: *mut *mut c_void,
 ) -> CUresult {
+    state().log("load");
     // SAFETY: the caller's text.
     let ptx = unsafe { CStr::from_ptr(image.cast()) }.to_string_lossy();
     // SAFETY: the caller's place.
@@ -174,6 +176,7 @@ unsafe extern "C" fn cuFuncGetAttribute(
     let known = match attribute {
         Attribute::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK => 1024,
         Attribute::CU_FUNC_ATTRIBUTE_NUM_REGS => 64,
+        Attribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES => STACK as c_int,
         _ => 0,
     };
     // SAFETY: the caller's place.

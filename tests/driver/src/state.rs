@@ -13,7 +13,10 @@ pub const PRIMARY: usize = 0x1000;
 /// `CU_STREAM_LEGACY` and `CU_STREAM_PER_THREAD` of cuda.h; null is the legacy stream, too.
 const ALWAYS_THERE: usize = 2;
 
-#[derive(Debug, Default)]
+/// Bytes of a thread's stack that each kernel needs, which are more than a context has at first.
+pub const STACK: usize = 1040;
+
+#[derive(Debug)]
 pub struct State {
     last: usize,
     streams: BTreeMap<usize, Stream>,
@@ -22,6 +25,8 @@ pub struct State {
     pub references: u32,
     /// Reserved addresses.
     pub reserved: Vec<Range<u64>>,
+    /// Bytes of a thread's stack that the context has.
+    pub stacks: usize,
     calls: Vec<String>,
 }
 
@@ -45,7 +50,17 @@ struct Event {
 
 /// Returns the state of this process.
 pub fn state() -> MutexGuard<'static, State> {
-    static STATE: LazyLock<Mutex<State>> = LazyLock::new(Mutex::default);
+    static STATE: LazyLock<Mutex<State>> = LazyLock::new(|| {
+        Mutex::new(State {
+            last: 0,
+            streams: BTreeMap::new(),
+            events: BTreeMap::new(),
+            references: 0,
+            reserved: Vec::new(),
+            stacks: 1024,
+            calls: Vec::new(),
+        })
+    });
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -86,7 +101,16 @@ impl State {
 
     /// Returns whether what is on a stream has ended.
     pub fn has_ended(&mut self, raw: CUstream) -> bool {
+        self.log("look");
+        if self.captures(raw) {
+            refuse("cuStreamQuery", "the stream is being captured, and that ends the capture");
+        }
         !self.stream("cuStreamQuery", raw).held
+    }
+
+    /// Returns whether a stream is being captured.
+    pub fn is_any_captured(&self) -> bool {
+        self.streams.values().any(|stream| stream.captured_by.is_some())
     }
 
     pub fn captures(&mut self, raw: CUstream) -> bool {
@@ -158,6 +182,7 @@ impl State {
 
     /// Returns whether what an event was recorded after has ended.
     pub fn is_complete(&mut self, event: CUevent) -> bool {
+        self.log("look");
         let Event { on, is_captured } = *self.event("cuEventQuery", event);
         if is_captured {
             refuse("cuEventQuery", "the event was recorded in a capture");
@@ -169,7 +194,20 @@ impl State {
     pub fn note(&mut self, what: &str, stream: CUstream) {
         let queued = self.stream(what, stream);
         queued.is_apart = queued.captured_by.is_some_and(|by| by != stream as usize);
-        self.calls.push(format!("{what} on {:#x}", stream as usize));
+        self.log(&format!("{what} on {:#x}", stream as usize));
+    }
+
+    /// Makes room for stacks, for which a GPU waits until all kernels have ended.
+    pub fn grow_stacks(&mut self, bytes: usize) {
+        if self.stacks < bytes {
+            self.log("grow");
+            self.stacks = bytes;
+        }
+    }
+
+    /// Notes what is on no stream.
+    pub fn log(&mut self, what: &str) {
+        self.calls.push(what.to_owned());
     }
 }
 

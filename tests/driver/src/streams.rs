@@ -7,7 +7,7 @@ use cudarc::driver::sys::{CUevent, CUfunction, CUlaunchConfig, CUresult, CUstrea
 
 use crate::devices::{DONE, give};
 use crate::modules::kernel;
-use crate::state::state;
+use crate::state::{STACK, state};
 
 /// Returns what a query says.
 fn ended(ended: bool) -> CUresult {
@@ -197,6 +197,8 @@ unsafe extern "C" fn cuLaunchKernelEx(
         };
         how.push_str(if is_set { word } else { "" });
     }
-    state().note(&format!("launch {}{how}", kernel.name.to_string_lossy()), launch.hStream);
+    let mut state = state();
+    state.grow_stacks(STACK);
+    state.note(&format!("launch {}{how}", kernel.name.to_string_lossy()), launch.hStream);
     DONE
 }
