@@ -110,7 +110,9 @@ impl OnStream<'_> {
     /// Waits until everything on the stream has ended, also what others put there.
     ///
     /// # Errors
-    /// Fails like [`Pe::synchronize`]. Device code has one place for its first error, so an error
+    /// The stream is being captured into a graph
+    /// ([`DeviceError::Capturing`](crate::device::DeviceError::Capturing)). Otherwise it fails like
+    /// [`Pe::synchronize`]. Device code has one place for its first error, so an error
     /// of another stream may be reported here, and there again.
     ///
     /// ```

@@ -39,6 +39,7 @@ fn passes(case: Job) {
 cases! {
     a_module_that_says_so_is_launched_early: "early_on_stand_in", 1;
     an_own_part_is_copied_beside_others: "copied_on_stand_in", 2, "OXSHMEM_COLLECTIVES" = "fcollect=copy";
+    a_call_that_waits_is_not_captured: "waits_on_stand_in", 1;
     collectives_launch_and_do_nothing_else_1: "collectives_on_stand_in", 1;
     collectives_launch_and_do_nothing_else_2: "collectives_on_stand_in", 2;
     calls_are_queued_and_followed_1: "queued_on_stand_in", 1;

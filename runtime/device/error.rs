@@ -86,6 +86,15 @@ pub enum DeviceError {
         /// The deadline.
         deadline: Duration,
     },
+    /// A call that waits for a stream which is being captured into a graph, such as synchronize.
+    /// It has waited for nothing, and the capture goes on.
+    #[error(
+        "a call that waits cannot be captured, and {stream} is being captured into a graph: what is put there runs when the graph is launched. End the capture (cuStreamEndCapture) before the call"
+    )]
+    Capturing {
+        /// The stream.
+        stream: String,
+    },
     /// Something that this device does not take.
     #[error("device `{device}`: {reason}")]
     Unsupported {

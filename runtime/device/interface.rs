@@ -190,8 +190,8 @@ pub(crate) trait Device: Debug + Send + Sync {
     /// `raw` is a stream of this device, and stays one while work is put on it and waited for.
     unsafe fn stream_from_raw(&self, raw: *mut c_void) -> Result<Stream, DeviceError>;
     /// Waits until what `wait` names has ended, and copies what is at `from` then (at most 4 KiB)
-    /// to `bytes`; the first error among the kernels. After an error `bytes` is filled too, unless
-    /// the device is lost.
+    /// to `bytes`; the first error among the kernels. After an error of a kernel `bytes` is filled
+    /// too, unless the device is lost.
     ///
     /// # Safety
     /// `from` names mapped device memory of that length.

@@ -44,6 +44,15 @@ impl Stream {
         }
     }
 
+    /// Returns what an error calls the stream.
+    pub(crate) fn describe(&self) -> String {
+        match &self.0 {
+            StreamKind::Own => "the PE's own stream".to_owned(),
+            StreamKind::Cpu(_) => "a stream of the program".to_owned(),
+            StreamKind::Cuda(stream) => stream.describe(),
+        }
+    }
+
     /// Returns whether `raw` is this stream's handle, and names it in every thread.
     pub(crate) fn is_named(&self, raw: *mut c_void) -> bool {
         matches!(&self.0, StreamKind::Cuda(stream) if stream.is_named(raw.cast()))

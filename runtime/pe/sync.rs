@@ -15,14 +15,15 @@ use crate::transport::Network;
 /// Waiting.
 impl Pe {
     /// Waits until everything that was put on streams through this PE has ended: kernels and
-    /// operations.
+    /// operations. What went into a graph is left out.
     ///
     /// # Errors
-    /// The first that applies: the job has failed (a PE died, say); a kernel ended with an error;
-    /// device code recorded one: a deadline that passed, an error completion, a call that was
-    /// refused. The PE can go on unless the job has failed; a connection that the error names as
-    /// lost stays lost. A kernel that makes a GPU fault (a bad address, say) loses the GPU's
-    /// context, and everything but [`finalize`](Pe::finalize) then returns that error.
+    /// The PE's own stream is being captured. Otherwise the first that applies: the job has failed
+    /// (a PE died, say); a kernel ended with an error; device code recorded one: a deadline that
+    /// passed, an error completion, a call that was refused. The PE can go on unless the job has
+    /// failed; a connection that the error names as lost stays lost. A kernel that makes a GPU
+    /// fault (a bad address, say) loses the GPU's context, and everything but
+    /// [`finalize`](Pe::finalize) then returns that error.
     ///
     /// A deadline or an error completion ends the waits on all streams of the PE, so each of those
     /// that had work at the time reports it. An error of device code that an earlier one in this
@@ -108,12 +109,12 @@ impl Pe {
         let fault = self.take_fault(&report)?;
         let mended = self.mend_teams(ended.as_ref().err());
         self.dump_deadline(fault.as_ref(), ended.as_ref().err());
-        let is_late = matches!(ended, Err(DeviceError::StillRunning { .. }));
+        let goes_on = matches!(ended, Err(DeviceError::StillRunning { .. } | DeviceError::Capturing { .. }));
         if wait.includes_own() {
-            self.own_is_late.set(is_late);
+            self.own_is_late.set(goes_on);
         }
         // Work that goes on stays on the board, for later waits and for what frees memory.
-        let earlier = if is_late { None } else { board.ended(wait) };
+        let earlier = if goes_on { None } else { board.ended(wait) };
         if let Some(fault) = fault.as_ref().filter(|fault| fault.ends_waits()) {
             board.failed(fault);
         }

@@ -51,6 +51,7 @@ const CASES: &[Case] = &[
     ("rounds_on_stand_in", on_stand_in::rounds),
     ("sees_one_gpu", limits::sees_one_gpu),
     ("unanswered", running::unanswered),
+    ("waits_on_stand_in", on_stand_in::waits),
     ("words_on_stand_in", on_stand_in::words),
 ];
 

@@ -353,3 +353,47 @@ pub fn collectives() -> Outcome {
     }
     Ok(pe.finalize()?)
 }
+
+/// `waits_on_stand_in`: a call that waits for a stream which is being captured is refused, and the
+/// capture goes on. The stand-in ends a process that asks whether such a stream has ended.
+pub fn waits() -> Outcome {
+    let pe = init()?;
+    let driver = StandIn::loaded();
+    let (to, from, cells) = memory(&pe)?;
+    let (raw, stream) = followed(&pe);
+    let on = pe.on(&stream);
+    let refused = |ended: oxshmem::Result<()>, name: &str| match ended {
+        Err(Error::Device(error @ DeviceError::Capturing { .. })) => {
+            assert!(error.to_string().contains(&format!("{name} is being captured")), "{error}");
+        }
+        other => panic!("{name}: {other:?}"),
+    };
+    (driver.capture)(raw, 1);
+    on.put(&to, &from, 0)?;
+    refused(on.synchronize(), &format!("stream {raw:p} of the program"));
+    refused(pe.synchronize_device(), "a stream of GPU 0");
+    // Calls that wait for other streams go on, and so do those that wait for none.
+    pe.synchronize()?;
+    pe.quiet()?;
+    pe.free(pe.alloc::<u64>(1)?)?;
+    let team = pe.team_world().split_strided(&pe, 0, 1, 1)?.unwrap();
+    on.team_sync(&team)?;
+    team.destroy(&pe)?;
+    (driver.capture)(raw, 0);
+    on.synchronize()?;
+    pe.synchronize_device()?;
+
+    let own = pe.gpu().unwrap().stream.cast();
+    (driver.capture)(own, 1);
+    let team = pe.team_world();
+    refused(pe.synchronize(), "the PE's own stream");
+    refused(pe.on(&pe.stream()).synchronize(), "the PE's own stream");
+    refused(pe.quiet(), "the PE's own stream");
+    refused(pe.barrier(&team), "the PE's own stream");
+    refused(pe.put(&to, &[1], 0), "the PE's own stream");
+    refused(pe.get_vec(to.view(..1), 0).map(drop), "the PE's own stream");
+    refused(pe.atomic(cells.at(0), 0).fetch().map(drop), "the PE's own stream");
+    (driver.capture)(own, 0);
+    pe.synchronize()?;
+    Ok(pe.finalize()?)
+}

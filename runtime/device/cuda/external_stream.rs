@@ -86,6 +86,11 @@ impl ExternalStream {
         self.raw
     }
 
+    /// Returns what an error calls the stream.
+    pub fn describe(&self) -> String {
+        format!("stream {:p} of the program", self.raw)
+    }
+
     /// Returns whether `raw` is this stream's handle, and names it in every thread.
     pub fn is_named(&self, raw: CUstream) -> bool {
         self.raw == raw && self.thread.is_none()
@@ -125,12 +130,16 @@ impl ExternalStream {
         unsafe { driver!(cuEventRecord(self.event(pe), self.raw)) }
     }
 
-    /// Waits for everything that is on the stream now; for what was queued before, if it captures.
+    /// Waits for everything that is on the stream now.
+    ///
+    /// # Errors
+    /// The stream captures; or those of [`Stream::wait`].
     pub(super) fn wait(&self, pe: &Stream) -> Result<(), DeviceError> {
-        let captures = raw_stream::is_capturing(self.raw);
-        captures
-            .and_then(|captures| if captures { Ok(()) } else { self.mark(pe) })
-            .map_err(|error| pe.error("cannot wait for a stream", error))?;
+        let failed = |error| pe.error("cannot wait for a stream", error);
+        if raw_stream::is_capturing(self.raw).map_err(failed)? {
+            return Err(DeviceError::Capturing { stream: self.describe() });
+        }
+        self.mark(pe).map_err(failed)?;
         self.wait_for_queued(pe)
     }
 

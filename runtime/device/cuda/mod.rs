@@ -207,6 +207,7 @@ impl CudaDevice {
     unsafe fn synchronize_own(&self, from: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
         let buffer = self.read_back.lock().unwrap_or_else(PoisonError::into_inner);
         assert!(bytes.len() <= buffer.bytes());
+        self.stream.check_waits()?;
         // A copy that is queued after a kernel keeps the copy engine from those of all other
         // streams, on which the software HCA reads what its kernel reports: the kernel here might
         // wait forever for that one. So the copy comes when the kernels have ended.
@@ -453,7 +454,7 @@ impl Device for CudaDevice {
             Wait::Launched(streams) => {
                 for stream in streams {
                     match followed(&self.stream, stream)? {
-                        None => self.stream.wait()?,
+                        None => self.stream.check_waits().and_then(|()| self.stream.wait())?,
                         Some(stream) => stream.wait_for_queued(&self.stream)?,
                     }
                 }

@@ -422,7 +422,7 @@ impl LoadedModule for CudaModule {
         // caller's promise. `attrs` points to as many attributes as `numAttrs` says, which live
         // longer than the call.
         unsafe { driver!(cuLaunchKernelEx(&raw const launch, kernel.raw, pointers.as_mut_ptr(), std::ptr::null_mut())) }
-            .and_then(|()| mark(&self.stream, on, on.is_some() && raw_stream::is_capturing(raw)?))
+            .and_then(|()| mark(&self.stream, on, raw_stream::is_capturing(raw)?))
             .map_err(failed)
     }
 

@@ -26,6 +26,7 @@ pub(super) fn states(stream: &Arc<Stream>, module: CUmodule) -> Result<Vec<u64>,
     if kernels.is_empty() {
         return Ok(Vec::new());
     }
+    stream.check_waits()?;
     let place = Pinned::new(Arc::clone(stream), size_of::<u64>())?;
     let mut states = Vec::with_capacity(kernels.len());
     for kernel in kernels {

@@ -12,8 +12,9 @@ use super::events::new_event;
 use super::launched::Launched;
 use super::occupancy::Resident;
 use super::queues::Queues;
-use super::raw_stream::{create, create_urgent, destroy, ended};
+use super::raw_stream::{create, create_urgent, destroy, ended, is_capturing};
 use crate::device::error::DeviceError;
+use crate::device::stream::Stream as DeviceStream;
 
 /// How long a wait spins; kernels that take longer are looked at every [`LOOK_AGAIN`].
 const SPIN: Duration = Duration::from_millis(2);
@@ -152,6 +153,16 @@ impl Stream {
         self.programs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Refuses to wait while the stream captures: a query would invalidate the capture. The context
+    /// must be current.
+    pub fn check_waits(&self) -> Result<(), DeviceError> {
+        match is_capturing(self.raw) {
+            Ok(false) => Ok(()),
+            Ok(true) => Err(DeviceError::Capturing { stream: DeviceStream::OWN.describe() }),
+            Err(error) => Err(self.error("cannot wait for kernels", error)),
+        }
+    }
+
     /// Waits until everything on the stream has ended. The context must be current.
     ///
     /// # Errors
@@ -183,7 +194,12 @@ impl Stream {
     /// Waits for all work in the context, no matter which part of the process started it. The
     /// context must be current. Errors as [`wait`](Self::wait).
     pub fn wait_for_context(&self) -> Result<(), DeviceError> {
-        let failed = |error| self.error("cannot wait for the GPU", error);
+        let failed = |error: DriverError| {
+            if error.code == CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED as u32 {
+                return DeviceError::Capturing { stream: format!("a stream of GPU {}", self.context.gpu.ordinal) };
+            }
+            self.error("cannot wait for the GPU", error)
+        };
         let event = new_event().map_err(failed)?;
         let recorded = self.context.record(event).map_err(failed);
         let ended = recorded.and_then(|()| self.wait_event(event));
