@@ -71,6 +71,10 @@ jobs! {
     context_absent_p2p_2: "context_absent", P2p, 2, "OXSHMEM_MEETING_TIMEOUT" = "1s";
     context_absent_ibgda_3: "context_absent", Ibgda, 3, "OXSHMEM_MEETING_TIMEOUT" = "1s";
     aggregate_absent_ibgda_3: "aggregate_absent", Ibgda, 3, "OXSHMEM_MEETING_TIMEOUT" = "1s";
+    teams_busy_p2p_2: "teams_busy", P2p, 2, "OXSHMEM_TIMEOUT" = "1s";
+    teams_busy_p2p_3: "teams_busy", P2p, 3, "OXSHMEM_TIMEOUT" = "1s";
+    teams_busy_ibgda_2: "teams_busy", Ibgda, 2, "OXSHMEM_TIMEOUT" = "1s";
+    teams_busy_ibrc_2: "teams_busy", Ibrc, 2, "OXSHMEM_TIMEOUT" = "1s";
     teams_absent_p2p_3: "teams_absent", P2p, 3, "OXSHMEM_MEETING_TIMEOUT" = "1s";
     stream_aborted_ibrc_3: "stream_aborted", Ibrc, 3, "OXSHMEM_TIMEOUT" = "1h";
     stream_errors_ibrc_2: "stream_errors", Ibrc, 2, "OXSHMEM_TIMEOUT" = "150ms";

@@ -30,6 +30,8 @@ struct Queued {
     launches: u64,
     last: String,
     since: Instant,
+    /// The teams with collectives there, by their handles.
+    teams: Vec<i32>,
     /// An error that the wait for another stream found while this one had work. It may have ended
     /// that work's waits too.
     fault: Option<DeviceFault>,
@@ -59,12 +61,30 @@ impl Board {
             launches: 0,
             last: String::new(),
             since: Instant::now(),
+            teams: Vec::new(),
             fault: None,
         });
         queued.launches += 1;
         if queued.last != name {
             name.clone_into(&mut queued.last);
         }
+    }
+
+    /// Notes that what was put on a stream last is a part of a collective of this team.
+    pub fn is_of_team(&self, stream: &Stream, team: i32) {
+        if let Some(queued) = self.state().queued.get_mut(&stream.key())
+            && !queued.teams.contains(&team)
+        {
+            queued.teams.push(team);
+        }
+    }
+
+    /// Returns the streams that collectives of this team were put on since they were last waited
+    /// for, each with the name of what was put there last.
+    pub fn streams_of_team(&self, team: i32) -> Vec<(Stream, String)> {
+        let state = self.state();
+        let of_team = state.queued.values().filter(|queued| queued.teams.contains(&team));
+        of_team.map(|queued| (queued.stream.clone(), queued.last.clone())).collect()
     }
 
     /// Returns the streams that work was put on since they were last waited for.

@@ -176,6 +176,7 @@ pub(super) fn meet<I: Issuer + ?Sized>(issuer: &I, team: &Team, call: Call) -> R
         // SAFETY: the kernel takes what the host knows of a team, and checks that it still exists.
         unsafe { own.queue_host_kernel(stream, kernel, 2 * THREADS, (known,)) }?;
     }
+    own.scene().board.is_of_team(stream, handle);
     issuer.finish()
 }
 
@@ -241,6 +242,7 @@ pub(super) fn queue<I: Issuer + ?Sized>(issuer: &I, team: &Team, call: impl FnOn
             unsafe { own.queue_collective(stream, kernel_by_blocks(call, kind, op, algorithm), config, args) }
         }
     };
+    own.scene().board.is_of_team(stream, handle);
     // Also what device code says of a call that was refused here: it is no later call's error.
     let ended = queued.and_then(|()| issuer.finish());
     refused.map_or(ended, Err)

@@ -1,16 +1,21 @@
 //! Waiting for a PE's device, and the errors that device code reports.
 
+use std::time::{Duration, Instant};
+
 use super::Pe;
 use super::parts::{ABORT_AT, CLAIMED_AT, ERROR_AT, REPORT_BYTES};
-use crate::Result;
 use crate::abi::{self, ErrorRecord};
-use crate::bootstrap::BootstrapError;
+use crate::bootstrap::{BootstrapError, meeting_timeout};
 use crate::device::cpu::{KernelError, KernelErrorKind};
 use crate::device::{DeviceError, Stream, Wait, flush_printf};
 use crate::dump::watcher;
 use crate::fault::{DeviceFault, FaultKind};
 use crate::profile::host::{Operation, Subject};
 use crate::transport::Network;
+use crate::{Error, Result};
+
+/// How often streams are looked at that the PE waits for with a deadline.
+const LOOK_AGAIN: Duration = Duration::from_micros(50);
 
 /// Waiting.
 impl Pe {
@@ -66,6 +71,33 @@ impl Pe {
     /// ```
     pub fn synchronize_device(&self) -> Result<()> {
         self.wait(Wait::Everything)
+    }
+
+    /// Waits until the streams that have collectives of a team have ended what this PE has put
+    /// there. Returns what has not ended by the deadline, in words, if anything has not. A graph
+    /// that has collectives is not waited for.
+    ///
+    /// # Errors
+    /// The job has failed.
+    pub(crate) fn wait_for_team(&self, team: i32) -> Result<Option<String>> {
+        let board = &self.scene().board;
+        let mut left = board.streams_of_team(team);
+        let _waiting = board.begins("waits for collectives of a team on streams");
+        // The others wait for this PE in the meeting, and must not give up before it.
+        let limit = self.config.timeout().min(meeting_timeout(&self.config) / 2);
+        let start = Instant::now();
+        loop {
+            left.retain(|(stream, _)| self.device.has_ended(stream) == Some(false));
+            let Some((stream, last)) = left.first() else { return Ok(None) };
+            if start.elapsed() > limit {
+                let name = stream.describe();
+                return Ok(Some(format!(
+                    "what it has put on {name} has not ended within {limit:?} (OXSHMEM_TIMEOUT, at most half of OXSHMEM_MEETING_TIMEOUT); the last is {last}"
+                )));
+            }
+            self.check_job()?;
+            std::thread::sleep(LOOK_AGAIN);
+        }
     }
 
     /// Waits for everything on one stream.
@@ -132,6 +164,13 @@ impl Pe {
         self.unreported.replace(next);
         // What the board has is the copy of an error that another wait has returned, or returns.
         first.or(earlier).map_or(Ok(()), |fault| Err(fault.into()))
+    }
+
+    /// Leaves an error of device code to the next wait, because the call has another one to return.
+    pub(crate) fn report_later(&self, error: Error) {
+        if let Error::Fault(fault) = error {
+            self.unreported.borrow_mut().get_or_insert(*fault);
+        }
     }
 
     /// Ends the job if the network is dead.

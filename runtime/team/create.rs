@@ -204,12 +204,16 @@ impl Team {
         Ok(made.into_iter().next().ok_or_else(absent)?)
     }
 
-    /// Ends the team. Collective over it. Its collectives, on streams too, must have ended at all
-    /// members. What this PE has under way is completed first ([`quiet`](Operations::quiet)).
+    /// Ends the team. Collective over it. What this PE has under way is completed first
+    /// ([`quiet`](Operations::quiet)); on a stream that has collectives of the team, everything
+    /// that this PE has put there. Kernels of the program that use the team must have ended, and
+    /// graphs that have collectives of it may not be launched any more.
     ///
     /// # Errors
     /// PEs that do not come; the team was destroyed already, or it is one of those that exist
-    /// forever, or it has an aggregating context. An error of an earlier operation is returned too,
+    /// forever, or it has an aggregating context; or such a stream of a member goes on
+    /// (`OXSHMEM_TIMEOUT`), which is [`TeamError::Busy`] on all members. Nothing has changed then,
+    /// and [`Pe::team`] returns the team again. An error of an earlier operation is returned too,
     /// but the team has ended then.
     ///
     /// ```
@@ -232,8 +236,12 @@ impl Team {
             return Err(TeamError::Aggregates { name: name(handle), number }.into());
         }
         // What is still on its way to a workspace must not arrive in that of the row's next team.
-        let quiet = pe.quiet();
-        Meeting::of_entry(&entry, "destroy").hold(pe, 0, &[])?;
+        let goes_on = pe.wait_for_team(handle)?.unwrap_or_default();
+        let quiet = if goes_on.is_empty() { pe.quiet() } else { Ok(()) };
+        if let Some((member, reason)) = Meeting::of_entry(&entry, "destroy").first_problem(pe, 0, &goes_on)? {
+            quiet.unwrap_or_else(|error| pe.report_later(error));
+            return Err(TeamError::Busy { team: name(handle), pe: member, reason }.into());
+        }
         pe.forget(&entry)?;
         quiet
     }

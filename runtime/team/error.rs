@@ -67,6 +67,19 @@ pub enum TeamError {
         /// The number of the context.
         number: u32,
     },
+    /// A member has put collectives of a team that was to be destroyed on a stream that goes on.
+    /// Nothing was destroyed, and the team can be used.
+    #[error(
+        "destroy of {team}: PE {pe} has put collectives of the team on a stream that goes on: {reason}. Nothing was destroyed; destroy the team again when that PE has synchronized the stream"
+    )]
+    Busy {
+        /// The team.
+        team: String,
+        /// The member.
+        pe: usize,
+        /// Which stream it is, what it does, and the deadline.
+        reason: String,
+    },
     /// The members did not all come, or called different things. Nothing was created or destroyed.
     #[error("{failure}{pes}")]
     Meeting {

@@ -58,3 +58,19 @@ OXSHMEM_KERNEL(team_rounds, int team, uint32_t *flags, uint32_t first, uint32_t 
 OXSHMEM_KERNEL(team_sync_refused, int team, int *answer) {
     *answer = oxshmem::team_sync(oxshmem::thread, team);
 }
+
+// Goes on until `word` has this value. No deadline of the device API ends it.
+OXSHMEM_KERNEL(hold, const uint64_t *word, uint64_t value) {
+    while (peek_acquire(word) != value) {
+        oxshmem::port::pause();
+    }
+}
+
+// Gives `word` a value after `delay_ns`.
+OXSHMEM_KERNEL(release_late, uint64_t *word, uint64_t value, uint64_t delay_ns) {
+    const uint64_t start = oxshmem::port::clock_ns();
+    while (oxshmem::port::clock_ns() - start < delay_ns) {
+        oxshmem::port::pause();
+    }
+    oxshmem::port::store<oxshmem::port::order::release, oxshmem::port::reach::system>(word, value);
+}

@@ -167,6 +167,7 @@ const CASES: &[Case] = &[
     ("symmetric_buffers", buffers::symmetric),
     ("teams", teams::teams),
     ("teams_absent", teams::absent),
+    ("teams_busy", teams::busy),
     ("teams_refused", teams::refused),
     ("teams_turnover", teams::turnover),
     ("timeouts", errors::timeouts),

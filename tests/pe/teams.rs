@@ -1,12 +1,15 @@
 //! Teams: how they are made, what they are, and what is refused.
 
 use oxshmem::bootstrap::{Failure, FailureKind};
-use oxshmem::{Error, FaultKind, Operations, Path, SymmetricSlice, Team, TeamError, TeamUniqueId};
+use oxshmem::{Error, FaultKind, LaunchConfig, Operations, Path, SymmetricSlice, Team, TeamError, TeamUniqueId};
 
 use crate::Outcome;
 use crate::rig::{Rig, misses_last};
 
 oxshmem::include_module!(TEAMS, "teams");
+
+/// How long work takes that is waited for.
+const LATE_NS: u64 = 50_000_000;
 
 /// A PE, and memory for what its kernels say.
 struct Bench {
@@ -429,5 +432,82 @@ pub fn absent(_: &[String]) -> Outcome {
     let team = misses_last(&bench.rig, "split_strided(start 0", || world.split_strided(pe, 0, 1, n))?.unwrap();
     bench.check(&team, &(0..n).collect::<Vec<_>>())?;
     pe.barrier_all()?;
+    bench.rig.finish()
+}
+
+/// Teams that are destroyed while a stream has work for them. Run by at least 2 PEs, with an
+/// `OXSHMEM_TIMEOUT` that is short and yet longer than [`LATE_NS`].
+pub fn busy(_: &[String]) -> Outcome {
+    const ONE: LaunchConfig = LaunchConfig { grid: [1, 1, 1], block: [1, 1, 1], shared_bytes: 0, cooperative: false };
+    let bench = Bench::new()?;
+    let pe = &bench.rig.pe;
+    let (me, n, last) = (pe.my_pe(), pe.n_pes(), pe.n_pes() - 1);
+    let (world, word) = (pe.team_world(), pe.alloc::<u64>(1)?);
+    let (hold, release_late) = (bench.rig.function("hold")?, bench.rig.function("release_late")?);
+    let all: Vec<usize> = (0..n).collect();
+    let make = || world.split_strided(pe, 0, 1, n).map(Option::unwrap);
+    let (other, mut handle) = (pe.create_stream()?, None);
+    for (turn, stream) in (1u64..).zip([pe.create_stream()?, pe.stream()]) {
+        let on = pe.on(&stream);
+        let held = |value: u64| {
+            // SAFETY: the kernel's types.
+            unsafe { hold.launch(&on, ONE, (&word, value)) }
+        };
+
+        // What ends late is waited for.
+        let team = make()?;
+        assert!(handle.is_none_or(|handle| team.handle() == handle + 0x100), "the row of the team before is free");
+        held(turn)?;
+        on.team_sync(&team)?;
+        // SAFETY: as above.
+        unsafe { release_late.launch(&pe.on(&other), ONE, (&word, turn, LATE_NS))? };
+        team.destroy(pe)?;
+        assert_eq!(pe.read(&word)?, [turn]);
+        // The collective had the team that it was called with.
+        on.synchronize()?;
+        pe.synchronize()?;
+        // Work for another team is not.
+        let team = make()?;
+        held(0)?;
+        on.team_sync(&world)?;
+        if turn != 1 {
+            // But for `quiet`, which is put on the PE's own stream.
+            pe.write(&word, &[0])?;
+        }
+        team.destroy(pe)?;
+        pe.write(&word, &[0])?;
+        on.synchronize()?;
+
+        // What does not end is an error of all members, which names the one that has it.
+        let team = make()?;
+        on.team_sync(&team)?;
+        if me == last {
+            held(turn)?;
+        } else {
+            on.synchronize()?;
+        }
+        let stale = team.handle();
+        let error = team_error(team.destroy(pe));
+        let text = error.to_string();
+        assert!(matches!(error, TeamError::Busy { pe, .. } if pe == last), "{error:?}");
+        let name = if turn == 1 { "stream" } else { "the PE's own stream" };
+        for part in [format!("destroy of team {stale:#x}: PE {last} "), name.into(), "the last is hold".into()] {
+            assert!(text.contains(&part), "{text}: {part}");
+        }
+        let team = pe.team(stale)?;
+        // The team is as good as before, on other streams, too.
+        pe.on(&other).barrier(&team)?;
+        pe.on(&other).synchronize()?;
+        pe.write(&word, &[turn])?;
+        on.synchronize()?;
+        bench.check(&team, &all)?;
+        team.destroy(pe)?;
+        let next = make()?;
+        assert_eq!(next.handle(), stale + 0x100);
+        bench.check(&next, &all)?;
+        handle = Some(next.handle());
+        next.destroy(pe)?;
+    }
+    bench.rig.pe.barrier_all()?;
     bench.rig.finish()
 }

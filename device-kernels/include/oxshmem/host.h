@@ -254,7 +254,9 @@ typedef struct oxshmem_team_uniqueid {
 } oxshmem_team_uniqueid;
 int oxshmem_team_get_uniqueid(oxshmem_team_uniqueid *id);
 int oxshmem_team_init(const oxshmem_team_uniqueid *id, int my_pe, int n_pes, oxshmem_team_t *team);
-/* Ends a team. Its collectives must have ended on all members. OXSHMEM_TEAM_INVALID is ignored. */
+/* Ends a team. Waits for streams that have collectives of it. If one goes on (OXSHMEM_TIMEOUT), all members get the error, and
+ * keep the team. Kernels that use the team must have ended on all members, and graphs that have collectives of it may not be
+ * launched again. OXSHMEM_TEAM_INVALID is ignored. */
 int oxshmem_team_destroy(oxshmem_team_t team);
 /* Writes which algorithms one block of the team uses, within its part of the workspace, in the form of OXSHMEM_COLLECTIVES: at
  * most `bytes` bytes, including the 0 at the end. Kernels use `push` in place of `levels` and `copy`, and the library's choice
