@@ -212,9 +212,38 @@ fn announces(cargo: &Cargo, this_crate: &Path) -> bool {
 struct Image {
     virtual_arch: u32,
     compile: Step,
-    /// What [`for_older_drivers`] makes of the compiler's output.
+    /// The compiler's output, but for its version (see [`Image::name_version`]).
     ptx: PathBuf,
+    /// Parses that PTX. `None` where no assembler is beside the compiler.
+    parse: Option<Step>,
     assemble: Option<(u32, Step)>,
+}
+
+impl Image {
+    /// Writes the PTX with the oldest version that has its target and all that it uses, so that
+    /// older drivers compile it. The compiler names its own newest version, whatever the code uses.
+    /// The assembler names the versions that the code needs beyond those of its target.
+    fn name_version(&self) -> Result<(), Error> {
+        let compiled = &self.compile.output;
+        let text = std::fs::read_to_string(compiled).map_err(Error::file(compiled))?;
+        let write = |text: &str| step::write_if_changed(&self.ptx, text.as_bytes());
+        let (Some(named), Some(oldest), Some(parse)) = (isa_of(&text), oldest_isa(self.virtual_arch), &self.parse)
+        else {
+            return write(&text);
+        };
+        let mut version = oldest.min(named);
+        loop {
+            write(&with_isa(&text, version))?;
+            match parse.run() {
+                Ok(_) => return Ok(()),
+                Err(Error::Compile { output, .. }) if version < named => {
+                    let needed = needed_isa(&output).filter(|needed| *needed > version && *needed < named);
+                    version = needed.unwrap_or(named);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
 }
 
 /// PTX and cubins of a module.
@@ -236,6 +265,7 @@ impl Images {
         let fast = effort == Effort::Check && nvcc.release >= FAST_COMPILE;
         let file = |end: String| dir.join(format!("{}.{end}", unit.name));
         let text = |path: &Path| path.display().to_string();
+        let ptxas = nvcc.path.with_file_name("ptxas");
         let made = if release { unit.architectures.len() } else { 1 };
         let steps = unit.architectures.iter().take(made).map(|&arch| {
             // Builds of all kinds share this folder, and none is to undo another's work.
@@ -262,19 +292,24 @@ impl Images {
             command.extend(["-o".into(), text(&cubin), text(&ptx)]);
             let what = format!("assembling the PTX of device module {:?} for sm_{real}", unit.name);
             let assemble = Step { salt: salt.to_owned(), ..Step::after(what, command, &ptx, cubin) };
-            Image { virtual_arch: arch, compile, ptx, assemble: assembles.then_some((real, assemble)) }
+            let parse = is_program(&ptxas).then(|| {
+                // For a virtual architecture it generates no code, and so takes little time.
+                let command = vec![text(&ptxas), format!("-arch=compute_{arch}"), text(&ptx)];
+                let what = format!("parsing the PTX of device module {:?} for compute_{arch}", unit.name);
+                Step { salt: salt.to_owned(), ..Step::after(what, command, &ptx, ptx.clone()) }
+            });
+            Image { virtual_arch: arch, compile, ptx, parse, assemble: assembles.then_some((real, assemble)) }
         });
         Ok(Self { toolkit: toolkit(nvcc), steps: steps.collect() })
     }
 
     /// Returns one job for each architecture.
     pub fn jobs(&self) -> impl Iterator<Item = Job<'_>> {
-        self.steps.iter().map(|Image { virtual_arch, compile, ptx, assemble }| -> Job<'_> {
+        self.steps.iter().map(|image| -> Job<'_> {
             Box::new(move || {
-                compile.run()?;
-                let text = std::fs::read_to_string(&compile.output).map_err(Error::file(&compile.output))?;
-                step::write_if_changed(ptx, for_older_drivers(&text, *virtual_arch).as_bytes())?;
-                assemble.as_ref().map_or(Ok(()), |(_, assemble)| assemble.run().map(drop))
+                image.compile.run()?;
+                image.name_version()?;
+                image.assemble.as_ref().map_or(Ok(()), |(_, assemble)| assemble.run().map(drop))
             })
         })
     }
@@ -342,38 +377,40 @@ fn oldest_isa(arch: u32) -> Option<(u32, u32)> {
     }
 }
 
-/// The version of PTX that loads and stores 256 bits at once (PTX ISA, "ld" and "st"). The compiler
-/// makes such accesses of neighbouring ones for sm_100 and newer when it optimises.
-const WIDE_ACCESS_ISA: (u32, u32) = (8, 8);
-
-/// Returns whether PTX loads or stores vectors of 256 bits.
-fn has_wide_access(ptx: &str) -> bool {
-    ptx.lines().any(|line| {
-        // An instruction may follow its predicate: `@%p1 ld.global.v4.u64`.
-        line.split_whitespace()
-            .filter(|word| word.starts_with("ld.") || word.starts_with("st."))
-            .any(|opcode| opcode.contains(".v8.") || (opcode.contains(".v4.") && opcode.ends_with("64")))
-    })
+/// Returns the version in `9.0`, and what follows it.
+fn parse_isa(text: &str) -> Option<((u32, u32), &str)> {
+    let (major, rest) = text.split_once('.')?;
+    let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+    let (minor, rest) = rest.split_at(end);
+    Some(((major.parse().ok()?, minor.parse().ok()?), rest))
 }
 
-/// Returns PTX that says of itself that it is of the oldest version that has its target and its
-/// vectors, so that older drivers compile it. The compiler names its own newest version, whatever
-/// the code uses. The assembler refuses what a version does not have, and the cubins are made from
-/// this text.
-fn for_older_drivers(ptx: &str, arch: u32) -> String {
-    let Some((line, version)) = ptx.lines().find_map(|line| Some((line, line.trim().strip_prefix(".version ")?)))
-    else {
-        return ptx.to_owned();
-    };
-    let parts =
-        version.trim().split_once('.').and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
-    let oldest = oldest_isa(arch).map(|oldest| if has_wide_access(ptx) { oldest.max(WIDE_ACCESS_ISA) } else { oldest });
-    match (parts, oldest) {
-        (Some(named), Some(oldest)) if named > oldest => {
-            ptx.replacen(line, &format!(".version {}.{}", oldest.0, oldest.1), 1)
+/// Returns the line of PTX that says of which version it is, and that version.
+fn isa_line(ptx: &str) -> Option<(&str, (u32, u32))> {
+    let (line, version) = ptx.lines().find_map(|line| Some((line, line.trim().strip_prefix(".version ")?)))?;
+    Some((line, parse_isa(version.trim())?.0))
+}
+
+/// Returns the version that PTX says it is of.
+fn isa_of(ptx: &str) -> Option<(u32, u32)> {
+    isa_line(ptx).map(|(_, version)| version)
+}
+
+/// Returns PTX that says it is of a version.
+fn with_isa(ptx: &str, (major, minor): (u32, u32)) -> String {
+    match isa_line(ptx) {
+        Some((line, version)) if version != (major, minor) => {
+            ptx.replacen(line, &format!(".version {major}.{minor}"), 1)
         }
         _ => ptx.to_owned(),
     }
+}
+
+/// Returns the newest version that the assembler's errors name, in the form `Feature '...' requires
+/// PTX ISA .version 8.7 or later`.
+fn needed_isa(log: &str) -> Option<(u32, u32)> {
+    let named = log.split("requires PTX ISA .version ").skip(1);
+    named.filter_map(|text| parse_isa(text).map(|(version, _)| version)).max()
 }
 
 /// Registers that a thread of relocatable code has at most: as many as the threads of a block of
@@ -691,22 +728,67 @@ mod tests {
     }
 
     #[test]
-    fn ptx_names_the_oldest_version_that_has_its_target() {
+    fn versions_of_ptx() {
         let ptx = |version: &str| format!("// made by nvcc\n.version {version}\n.target sm_90\n// .version 9.9\n");
-        assert_eq!(for_older_drivers(&ptx("9.0"), 90), ptx("8.5"));
-        assert_eq!(for_older_drivers(&ptx("9.0"), 100), ptx("8.6"));
-        assert_eq!(for_older_drivers(&ptx("9.0"), 120), ptx("8.7"));
-        assert_eq!(for_older_drivers(&ptx("8.10"), 103), ptx("8.8"), "minor versions are numbers");
-        // Vectors of 256 bits need a newer version than their target does.
-        for wide in ["ld.global.v4.u64 \t{%rd4}", "@%p1 st.v8.b32 [%rd1]"] {
-            let ptx = |version: &str| format!(".version {version}\n.target sm_100\n\t{wide};\n");
-            assert_eq!(for_older_drivers(&ptx("9.0"), 100), ptx("8.8"), "{wide}");
-        }
-        let narrow = |version: &str| format!(".version {version}\n.target sm_100\n\tld.global.v4.u32 \t{{%r4}};\n");
-        assert_eq!(for_older_drivers(&narrow("9.0"), 100), narrow("8.6"));
+        assert_eq!((isa_of(&ptx("9.0")), isa_of(&ptx("8.10"))), (Some((9, 0)), Some((8, 10))));
+        assert_eq!(isa_of("no PTX\n"), None);
+        assert_eq!(with_isa(&ptx("9.0"), (8, 5)), ptx("8.5"));
+        assert_eq!(with_isa("no PTX\n", (8, 5)), "no PTX\n");
+        let log = "\
+ptxas a.ptx, line 26; error   : Feature 'one' requires PTX ISA .version 8.7 or later
+ptxas a.ptx, line 48; error   : Feature 'two' requires PTX ISA .version 8.10 or later
+ptxas a.ptx, line 50; error   : Feature 'three' requires PTX ISA .version 8.6 or later
+";
+        assert_eq!(needed_isa(log), Some((8, 10)), "minor versions are numbers");
+        assert_eq!(needed_isa("ptxas fatal   : Ptx assembly aborted due to errors\n"), None);
+    }
+
+    /// PTX of an image, with an assembler that takes it from the version `needed` on, and names
+    /// that version in its error or, without `named`, does not.
+    fn named_version(compiled: &str, arch: u32, needed: u32, named: bool) -> Result<String, Error> {
+        let dir = TempDir::new();
+        let says = if named {
+            format!("a.ptx, line 1; error : Feature 'x' requires PTX ISA .version 8.{needed} or later")
+        } else {
+            "error".to_owned()
+        };
+        // Of minor versions of 8, and all of later ones.
+        let script = format!(
+            "#!/bin/sh\nminor=$(sed -n 's/^.version 8.//p' \"$2\")\n\
+             [ \"${{minor:-99}}\" -ge {needed} ] || {{ echo \"{says}\" >&2; exit 255; }}\n"
+        );
+        let ptxas = program(&dir.path().join("ptxas"), &script);
+        let (source, ptx) = (dir.path().join("a.nvcc.ptx"), dir.path().join("a.ptx"));
+        std::fs::write(&source, compiled).unwrap();
+        let text = |path: &Path| path.display().to_string();
+        let parse = vec![text(&ptxas), format!("-arch=compute_{arch}"), text(&ptx)];
+        let parse = Step::after("parsing".to_owned(), parse, &ptx, ptx.clone());
+        let compile = Step::after("compiling".to_owned(), Vec::new(), &source, source.clone());
+        let image = Image { virtual_arch: arch, compile, ptx: ptx.clone(), parse: Some(parse), assemble: None };
+        image.name_version()?;
+        Ok(std::fs::read_to_string(ptx).unwrap())
+    }
+
+    #[test]
+    fn ptx_names_the_oldest_version_that_has_its_target_and_its_features() {
+        let ptx = |version: &str| format!(".version {version}\n.target sm_90\n");
+        let made = |version: &str, arch: u32, needed: u32, named: bool| {
+            named_version(&ptx(version), arch, needed, named).unwrap()
+        };
+        // By its target alone.
+        assert_eq!(made("9.0", 90, 0, true), ptx("8.5"));
+        assert_eq!(made("9.0", 100, 0, true), ptx("8.6"));
+        assert_eq!(made("9.0", 120, 0, true), ptx("8.7"));
+        assert_eq!(made("8.10", 103, 0, true), ptx("8.8"), "minor versions are numbers");
+        // By a feature, whose version the assembler names or not.
+        assert_eq!(made("9.0", 90, 7, true), ptx("8.7"));
+        assert_eq!(made("9.0", 100, 8, true), ptx("8.8"));
+        assert_eq!(made("9.0", 90, 7, false), ptx("9.0"));
         // What is old already stays, and so does what nothing is known of.
-        assert_eq!(for_older_drivers(&ptx("8.3"), 90), ptx("8.3"));
-        assert_eq!(for_older_drivers(&ptx("9.4"), 130), ptx("9.4"));
-        assert_eq!(for_older_drivers("no PTX\n", 90), "no PTX\n");
+        assert_eq!(made("8.3", 90, 0, true), ptx("8.3"));
+        assert_eq!(made("9.4", 130, 0, true), ptx("9.4"));
+        assert_eq!(named_version("no PTX\n", 90, 0, true).unwrap(), "no PTX\n");
+        // PTX that is wrong in every version.
+        assert!(matches!(named_version(&ptx("8.9"), 90, 10, true), Err(Error::Compile { .. })));
     }
 }

@@ -35,6 +35,10 @@
 //! A build script with several modules compiles them side by side by calling [`Module::compile`]
 //! from several threads: together they run as many compilers at a time as cargo allows.
 //!
+//! PTX says that it is of the oldest version of the PTX ISA that has what it uses, so that older
+//! drivers compile it. The ptxas beside nvcc parses it for that, in every build. Where there is
+//! none, PTX keeps the version that nvcc gives it.
+//!
 //! PTX that differs from the next lower architecture's in nothing but its `.target` line is left
 //! out.
 //!

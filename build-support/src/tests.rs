@@ -590,3 +590,34 @@ fn wide_accesses_are_assembled() {
     };
     assert_eq!((version(0).as_deref(), version(1).as_deref()), (Some("8.5"), Some("8.8")));
 }
+
+/// A module's own inline PTX may need a newer version, also where nothing is assembled.
+#[test]
+fn ptx_names_the_version_that_inline_ptx_needs() {
+    let Some(nvcc) = real_nvcc() else { return };
+    let space = Workspace::new();
+    let kernel = r#"
+        #ifdef __CUDACC__
+        extern "C" __global__ void spill(int *to) {
+            asm volatile(".pragma \"enable_smem_spilling\";");
+            *to = 1;
+        }
+        #else
+        int answer() { return 1; }
+        #endif
+    "#;
+    space.dir.write("spill.cu", kernel);
+    let env = with_nvcc(&nvcc);
+    let module = Module::new("spill").source("spill.cu").architectures([90]);
+    let release = cargo_for(space.dir.path(), "crate");
+    let check = Cargo { release: false, has_gpu: false, ..release.clone() };
+    for (cargo, cubins) in [(release, 1), (check, 0)] {
+        // The second time it is known from the first.
+        for _ in 0..2 {
+            let (artifacts, _) = module.compile_in(&cargo, &space.dir.path().join("include"), &env).unwrap();
+            assert_eq!(artifacts.cubins.len(), cubins);
+            let text = std::fs::read_to_string(&artifacts.ptx[0].1).unwrap();
+            assert!(text.contains("\n.version 8.7\n"), "{text}");
+        }
+    }
+}
