@@ -1,5 +1,6 @@
 //! What cargo tells a build script.
 
+use std::env::VarError;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
@@ -35,7 +36,12 @@ pub(crate) struct Cargo {
 impl Cargo {
     /// Reads the variables that cargo sets for build scripts.
     pub fn from_env() -> Result<Self, Error> {
-        let text = |name| std::env::var(name).map_err(|_| Error::NotABuildScript(name));
+        let text = |name| {
+            std::env::var(name).map_err(|error| match error {
+                VarError::NotPresent => Error::NotABuildScript(name),
+                VarError::NotUnicode(value) => Error::NotUnicode { name, value },
+            })
+        };
         Ok(Self {
             out_dir: text("OUT_DIR")?.into(),
             manifest_dir: text("CARGO_MANIFEST_DIR")?.into(),

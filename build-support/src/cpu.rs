@@ -5,19 +5,23 @@ use std::path::{Path, PathBuf};
 
 use crate::Error;
 use crate::cargo::Cargo;
+use crate::cuda::Env;
 use crate::generate::{self, Unit};
 use crate::step::{self, Step};
 
 /// Returns the directives to cargo: the variables that `cc` takes the toolchain from.
 pub(crate) fn directives(cargo: &Cargo) -> Vec<String> {
     let mut lines = Vec::new();
-    for name in ["CXX", "CXXFLAGS", "AR", "ARFLAGS"] {
-        let target = cargo.target.replace('-', "_");
-        for name in [name.to_owned(), format!("{name}_{}", cargo.target), format!("{name}_{target}")] {
-            lines.push(format!("rerun-if-env-changed={name}"));
-        }
+    for name in ["CXX", "CXXFLAGS", "AR", "ARFLAGS", "OBJCOPY"] {
+        lines.extend(variables(name, cargo).map(|name| format!("rerun-if-env-changed={name}")));
     }
     lines
+}
+
+/// Returns the variables that name a tool of the target, the first one that is set first.
+fn variables(tool: &str, cargo: &Cargo) -> [String; 3] {
+    let target = cargo.target.replace('-', "_");
+    [format!("{tool}_{}", cargo.target), format!("{tool}_{target}"), tool.to_owned()]
 }
 
 /// The compilation of a module for the `cpu` device: compile, localise, archive.
@@ -46,7 +50,7 @@ pub(crate) struct Toolchain {
 
 impl Toolchain {
     /// Finds the compiler.
-    pub fn find(cargo: &Cargo) -> Result<Self, Error> {
+    pub fn find(cargo: &Cargo, env: Env<'_>) -> Result<Self, Error> {
         let mut build = cc::Build::new();
         build
             .cpp(true)
@@ -68,7 +72,12 @@ impl Toolchain {
         let archiver = step::words(&build.try_get_archiver().map_err(not_found)?);
         Ok(Self {
             version: String::from_utf8_lossy(&version.stdout).into_owned(),
-            objcopy: objcopy_beside(archiver.first().map_or("", String::as_str)),
+            objcopy: variables("OBJCOPY", cargo)
+                .iter()
+                .filter_map(|name| env(name))
+                .find(|value| !value.is_empty())
+                .map(|value| value.to_string_lossy().into_owned())
+                .unwrap_or_else(|| objcopy_beside(archiver.first().map_or("", String::as_str))),
             archiver,
             not_unique: (!compiler.is_like_clang()).then(|| "-fno-gnu-unique".to_owned()),
             compiler: step::words(&compiler.to_command()),
@@ -77,7 +86,7 @@ impl Toolchain {
 
     /// Returns what tells its results from those of others.
     pub fn identity(&self) -> impl Hash + use<'_> {
-        (&self.compiler, &self.version, &self.archiver)
+        (&self.compiler, &self.version, &self.archiver, &self.objcopy)
     }
 }
 
@@ -88,12 +97,26 @@ fn optimisation(cargo: &Cargo) -> &'static str {
 }
 
 /// Returns the objcopy of the archiver's binutils: `aarch64-linux-gnu-objcopy` beside
-/// `aarch64-linux-gnu-ar`, which knows other objects than the host's.
+/// `aarch64-linux-gnu-ar`, which knows other objects than the host's, and `llvm-objcopy-18` beside
+/// `llvm-ar-18`. `gcc-ar-13` is a wrapper of GCC's, which has the objcopy of its binutils.
 fn objcopy_beside(archiver: &str) -> String {
-    match archiver.strip_suffix("-ar").map(|prefix| prefix.strip_suffix("-gcc").unwrap_or(prefix)) {
-        Some(prefix) => format!("{prefix}-objcopy"),
+    let (folder, name) = archiver.rsplit_once('/').map_or(("", archiver), |(folder, name)| (folder, name));
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let (stem, version) = match name.rsplit_once('-') {
+        Some((stem, version)) if is_number(version) => (stem, format!("-{version}")),
+        _ => (name, String::new()),
+    };
+    let objcopy = match stem.strip_suffix("-ar") {
+        Some("gcc") => "objcopy".to_owned(),
+        Some(prefix) => match prefix.strip_suffix("-gcc") {
+            Some(prefix) => format!("{prefix}-objcopy"),
+            None => format!("{prefix}-objcopy{version}"),
+        },
         None => "objcopy".to_owned(),
-    }
+    };
+    // A folder of archivers alone has none.
+    let beside = Path::new(folder).join(&objcopy);
+    if !folder.is_empty() && beside.is_file() { beside.display().to_string() } else { objcopy }
 }
 
 impl Object {
@@ -126,7 +149,7 @@ impl Object {
             .map(str::to_owned),
         );
         command.extend(toolchain.not_unique.clone());
-        command.extend(unit.preprocessor_args());
+        command.extend(unit.include_args());
         command.extend(["-MMD".to_owned(), "-MF".to_owned(), text(&file("d"))]);
         command.extend(["-c".to_owned(), text(&source), "-o".to_owned(), text(&object)]);
         let compile = Step {
@@ -187,10 +210,50 @@ mod tests {
         let dir = TempDir::new();
         let compiled = |release: bool| {
             let cargo = Cargo { release, ..cargo_for(dir.path(), "crate") };
-            let toolchain = Toolchain::find(&cargo).unwrap();
+            let toolchain = Toolchain::find(&cargo, &|_| None).unwrap();
             toolchain.compiler.into_iter().find(|word| word.starts_with("-O"))
         };
         assert_eq!(compiled(true).as_deref(), Some("-O2"));
         assert_eq!(compiled(false).as_deref(), Some("-Og"));
+    }
+
+    #[test]
+    fn objcopy_is_the_archivers() {
+        for (archiver, objcopy) in [
+            ("ar", "objcopy"),
+            ("gcc-ar", "objcopy"),
+            ("gcc-ar-13", "objcopy"),
+            ("/nonexistent/gcc-ar", "objcopy"),
+            ("llvm-ar", "llvm-objcopy"),
+            ("llvm-ar-18", "llvm-objcopy-18"),
+            ("aarch64-linux-gnu-ar", "aarch64-linux-gnu-objcopy"),
+            ("aarch64-linux-gnu-gcc-ar-13", "aarch64-linux-gnu-objcopy"),
+            ("", "objcopy"),
+        ] {
+            assert_eq!(objcopy_beside(archiver), objcopy, "{archiver}");
+        }
+        let dir = TempDir::new();
+        let beside = dir.path().join("x86_64-linux-gnu-objcopy");
+        std::fs::write(&beside, "").unwrap();
+        let archiver = dir.path().join("x86_64-linux-gnu-gcc-ar");
+        assert_eq!(objcopy_beside(&archiver.display().to_string()), beside.display().to_string());
+    }
+
+    #[test]
+    fn objcopy_can_be_named() {
+        let dir = TempDir::new();
+        let cargo = cargo_for(dir.path(), "crate");
+        let target = cargo.target.replace('-', "_");
+        let mut names = [format!("OBJCOPY_{}", cargo.target), format!("OBJCOPY_{target}"), "OBJCOPY".to_owned()];
+        names.reverse();
+        let watched = directives(&cargo);
+        for set in 1..=names.len() {
+            // The last one of those that are set is the most particular one.
+            let env =
+                |name: &str| names[..set].iter().any(|set| set == name).then(|| format!("named by {name}").into());
+            let toolchain = Toolchain::find(&cargo, &env).unwrap();
+            assert_eq!(toolchain.objcopy, format!("named by {}", names[set - 1]));
+            assert!(watched.contains(&format!("rerun-if-env-changed={}", names[set - 1])), "{watched:?}");
+        }
     }
 }

@@ -36,8 +36,7 @@ const OPTIONS: [&str; 3] = ["NVCC_CCBIN", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLA
 const USUAL_PLACE: &str = "/usr/local/cuda";
 
 /// The directive that says that there is no compiler.
-pub(crate) const NOTICE: &str =
-    "warning=no CUDA compiler found: building without PTX, so without the `cuda` device (scripts/setup installs one)";
+pub(crate) const NOTICE: &str = "warning=no CUDA compiler found: building without PTX, so without the `cuda` device (scripts/setup installs one; set NVCC or CUDA_HOME to another one, and build again)";
 
 /// Looks up an environment variable.
 pub(crate) type Env<'a> = &'a dyn Fn(&str) -> Option<OsString>;
@@ -184,6 +183,8 @@ pub(crate) fn directives(found: &Found, cargo: &Cargo) -> Vec<String> {
         Found::Compiler(nvcc) => lines.push(format!("rerun-if-changed={}", nvcc.path.display())),
         Found::SwitchedOff => {}
         Found::Nothing => {
+            // Where a compiler that is installed later may be found.
+            lines.push("rerun-if-env-changed=PATH".to_owned());
             // The list of pinned wheels, which scripts/setup touches when it has installed them.
             let pins = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/cuda-wheels.txt");
             if pins.is_file() {
@@ -275,7 +276,7 @@ impl Images {
             let mut command =
                 vec![text(&nvcc.path), "-ptx".into(), "-std=c++17".into(), format!("-arch=compute_{arch}")];
             command.extend(fast.then(|| "--Ofast-compile=max".to_owned()));
-            command.extend(unit.preprocessor_args());
+            command.extend(unit.nvcc_include_args());
             command.extend(["-MMD".into(), "-MF".into(), text(&depfile), "-o".into(), text(&compiled), text(&source)]);
             let compile = Step {
                 what: format!("compiling device module {:?} to PTX for compute_{arch}", unit.name),
@@ -441,7 +442,7 @@ impl FatBinary {
         let mut command = vec![text(&nvcc.path), "-fatbin".into(), "-rdc=true".into(), "-std=c++17".into()];
         command.push(format!("-maxrregcount={RELOCATABLE_REGISTERS}"));
         command.extend(targets(&unit.architectures, release).into_iter().flat_map(|code| ["-gencode".into(), code]));
-        command.extend(unit.preprocessor_args());
+        command.extend(unit.nvcc_include_args());
         command.extend(["-MMD".into(), "-MF".into(), text(&depfile), "-o".into(), text(&output), text(&source)]);
         let step = Step {
             what: format!("compiling the relocatable device code {:?}", unit.name),
@@ -503,7 +504,7 @@ impl Linked {
             let (object, depfile, output) = (file("o.cubin"), file("d"), file("cubin"));
             let mut command = vec![text(&nvcc.path), "-cubin".into(), "-rdc=true".into(), "-std=c++17".into()];
             command.push(format!("-arch=sm_{arch}"));
-            command.extend(unit.preprocessor_args());
+            command.extend(unit.nvcc_include_args());
             command.extend(["-MMD".into(), "-MF".into(), text(&depfile), "-o".into(), text(&object), text(&source)]);
             let compile = Step {
                 what: format!("compiling device module {:?} to relocatable code for sm_{arch}", unit.name),

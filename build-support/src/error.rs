@@ -1,5 +1,6 @@
 //! What can go wrong, and what to do about it.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// Why a module could not be compiled.
@@ -9,12 +10,36 @@ pub enum Error {
     /// Not started by cargo.
     #[error("{0} is not set: oxshmem-build works in a build script, started by cargo")]
     NotABuildScript(&'static str),
+    /// A path that cannot be part of the sources that are written.
+    #[error("{name} is {}, which is not UTF-8: build in a folder with such a path, CARGO_TARGET_DIR may name one", value.display())]
+    NotUnicode {
+        /// The variable of cargo.
+        name: &'static str,
+        /// Its value.
+        value: OsString,
+    },
+    /// Two modules of one name in one build script.
+    #[error(
+        "this build script compiles two device modules named {0:?}, of which the second would replace the first: \
+             give each one another name in Module::new"
+    )]
+    SameName(String),
     /// The module's name cannot be part of a C symbol.
     #[error("device module name {0:?} is not a C identifier: use letters, digits and '_', not starting with a digit")]
     BadName(String),
     /// A module without sources.
     #[error("device module {0:?} has no sources: add one with Module::source")]
     NoSource(String),
+    /// A macro of more than one line.
+    #[error(
+        "device module {module:?}: macro {macro_name:?} has a line break in its name or value: write it in one line"
+    )]
+    BadMacro {
+        /// The module.
+        module: String,
+        /// The name given to `Module::define`.
+        macro_name: String,
+    },
     /// Architectures that are unknown, or not ascending.
     #[error("device module {module:?}: architectures {architectures:?} are not some of {known:?}, ascending")]
     BadArchitectures {

@@ -42,17 +42,30 @@ impl Unit {
         Ok([self.sources.clone(), files::under(&self.headers)?].concat())
     }
 
-    /// Returns the compiler arguments for include folders and macros.
-    pub fn preprocessor_args(&self) -> Vec<String> {
-        let includes = self.includes.iter().map(|dir| format!("-I{}", dir.display()));
-        let defines = self.defines.iter().map(|(name, value)| format!("-D{name}={value}"));
-        includes.chain(defines).collect()
+    /// Returns the host compiler's arguments for include folders.
+    pub fn include_args(&self) -> Vec<String> {
+        self.includes.iter().map(|dir| format!("-I{}", dir.display())).collect()
+    }
+
+    /// Returns nvcc's arguments for include folders. It takes `-I` as a list with commas and knows
+    /// no escape there, but it does in what it hands on to its host compiler, through a shell.
+    pub fn nvcc_include_args(&self) -> Vec<String> {
+        let mut args = self.include_args();
+        // All of them go the same way, or the compiler would search them in another order.
+        if args.iter().any(|arg| arg.contains(',')) {
+            args = args.iter().map(|arg| format!("-Xcompiler=\"{}\"", arg.replace(',', "\\,"))).collect();
+        }
+        args
     }
 }
 
-/// Returns the translation unit of a module, the same for its CPU object and its PTX.
+/// Returns the translation unit of a module, the same for its CPU object and its PTX. Macros are in
+/// it, because nvcc takes `-D` as a list with commas and hands the values to a shell.
 pub(crate) fn translation_unit(unit: &Unit) -> String {
     let mut text = format!("#define OXSHMEM_MODULE_NAME {}\n", unit.symbol_tail);
+    for (name, value) in &unit.defines {
+        let _ = writeln!(text, "#define {name} {value}");
+    }
     text.push_str(&include_lines(unit));
     text.push_str("#include <oxshmem/port/module.h>\n");
     text

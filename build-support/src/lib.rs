@@ -71,7 +71,8 @@
 //! CUDA 12.8 is passed over if a later place has a newer one. Without any, everything but the
 //! `cuda` device works, and the build says so in one line. `OXSHMEM_CUDA=0` leaves PTX out
 //! silently. `OXSHMEM_CUDA=1` makes a missing compiler an error, and builds for a GPU though this
-//! machine may have none.
+//! machine may have none. nvcc reads `NVCC_CCBIN` (its host compiler), `NVCC_PREPEND_FLAGS` and
+//! `NVCC_APPEND_FLAGS`.
 //!
 //! # Headers
 //!
@@ -91,6 +92,7 @@ mod work;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use cargo::Cargo;
 pub use cuda::ARCHITECTURES;
@@ -149,7 +151,8 @@ pub struct Relocatable {
 
 impl Module {
     /// Starts a module. `name` is what `oxshmem::kernels!` and `oxshmem::include_module!` name it
-    /// by: a C identifier, unique in the package.
+    /// by: a C identifier, unique in the package. A second module of that name in one build script
+    /// is an error.
     #[must_use]
     pub fn new(name: impl Into<String>) -> Self {
         Self {
@@ -178,7 +181,8 @@ impl Module {
         self
     }
 
-    /// Defines a preprocessor macro, for the CPU object and for PTX alike.
+    /// Defines a preprocessor macro, for the CPU object and for PTX alike, as the line `#define name
+    /// value` before the sources would: the value may hold commas, quotes and spaces.
     #[must_use]
     pub fn define(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.defines.push((name.into(), value.into()));
@@ -230,7 +234,8 @@ impl Module {
     /// script anyway.
     pub fn try_compile(self) -> Result<Artifacts, Error> {
         let cargo = Cargo::from_env()?;
-        let (artifacts, directives) = self.compile_in(&cargo, &include_dir(), &|name| std::env::var_os(name))?;
+        let env = |name: &str| std::env::var_os(name);
+        let (artifacts, directives) = once(&self.name, Made::Module, || self.compile_in(&cargo, &include_dir(), &env))?;
         print(directives);
         Ok(artifacts)
     }
@@ -251,7 +256,8 @@ impl Module {
     pub fn try_compile_relocatable(self) -> Result<Relocatable, Error> {
         let cargo = Cargo::from_env()?;
         let env = |name: &str| std::env::var_os(name);
-        let (relocatable, directives) = self.compile_relocatable_in(&cargo, &include_dir(), &env)?;
+        let make = || self.compile_relocatable_in(&cargo, &include_dir(), &env);
+        let (relocatable, directives) = once(&self.name, Made::Relocatable, make)?;
         print(directives);
         Ok(relocatable)
     }
@@ -269,6 +275,11 @@ impl Module {
     ///
     /// See [`Error`]; as [`try_compile`](Module::try_compile).
     pub fn try_report_linked(self) -> Result<Vec<FunctionUsage>, Error> {
+        once(&self.name, Made::Module, || self.report_linked_from_env())
+    }
+
+    /// Fails like [`try_report_linked`](Module::try_report_linked).
+    fn report_linked_from_env(&self) -> Result<Vec<FunctionUsage>, Error> {
         let cargo = Cargo::from_env()?;
         let env = |name: &str| std::env::var_os(name);
         let headers = include_dir();
@@ -346,6 +357,10 @@ impl Module {
         if !architectures.iter().all(known) || !architectures.is_sorted_by(|a, b| a < b) {
             return Err(Error::BadArchitectures { module: name, architectures, known: &ARCHITECTURES });
         }
+        let broken = |(name, value): &&(String, String)| name.contains('\n') || value.contains('\n');
+        if let Some((macro_name, _)) = self.defines.iter().find(broken) {
+            return Err(Error::BadMacro { module: name, macro_name: macro_name.clone() });
+        }
         let absolute = |path: &PathBuf| cargo.manifest_dir.join(path);
         let sources: Vec<PathBuf> = self.sources.iter().map(absolute).collect();
         if let Some(path) = sources.iter().find(|path| !path.is_file()) {
@@ -374,7 +389,7 @@ impl Module {
         let unit = self.unit(cargo, headers)?;
         let nvcc = if self.architectures.is_empty() { cuda::Found::SwitchedOff } else { cuda::find(cargo, env)? };
 
-        let toolchain = cpu::Toolchain::find(cargo)?;
+        let toolchain = cpu::Toolchain::find(cargo, env)?;
         let mut hasher = DefaultHasher::new();
         (&unit, toolchain.identity()).hash(&mut hasher);
         let work = Work::open(cargo, &unit.name, hasher.finish())?;
@@ -420,6 +435,33 @@ impl Module {
         let artifacts = Artifacts { rust, cpu: archive, ptx, cubins, usage };
         Ok((artifacts, directives))
     }
+}
+
+/// What a build script makes of a name in `OUT_DIR`: relocatable code is in a file of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Made {
+    Module,
+    Relocatable,
+}
+
+/// Makes something of a module, unless this build script has made it of another one of that name.
+fn once<T>(name: &str, made: Made, make: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+    static ALL: Mutex<Vec<(String, Made)>> = Mutex::new(Vec::new());
+    let all = || ALL.lock().unwrap_or_else(PoisonError::into_inner);
+    let entry = (name.to_owned(), made);
+    {
+        let mut all = all();
+        if all.contains(&entry) {
+            return Err(Error::SameName(entry.0));
+        }
+        all.push(entry.clone());
+    }
+    let result = make();
+    if result.is_err() {
+        // A build script may try again in another way.
+        all().retain(|other| *other != entry);
+    }
+    result
 }
 
 /// Returns directives to watch `files` and the device headers.

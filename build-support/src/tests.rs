@@ -342,9 +342,25 @@ fn wrong_modules_are_refused() {
             space.build_cpu(&Module::new("a").source("a.cu").architectures(wrong.clone()), "crate").unwrap_err();
         assert!(matches!(&error, Error::BadArchitectures { architectures, .. } if *architectures == wrong), "{error}");
     }
+    for (name, value) in [("A", "1\n2"), ("A\nB", "1")] {
+        let error = space.build_cpu(&Module::new("a").source("a.cu").define(name, value), "crate").unwrap_err();
+        assert!(matches!(&error, Error::BadMacro { macro_name, .. } if macro_name == name), "{error}");
+    }
     let module = Module::new("a").source("a.cu");
     let nowhere = module.compile_in(&cargo_for(space.dir.path(), "crate"), Path::new("/nonexistent"), &no_cuda);
     assert!(matches!(nowhere, Err(Error::MissingHeaders(_))));
+}
+
+#[test]
+fn a_second_module_of_a_name_is_refused() {
+    use crate::{Made, once};
+    let fails = || Err::<(), _>(Error::NvccRequired);
+    // One that failed may be tried again, and relocatable code is in another file.
+    assert!(matches!(once("twin", Made::Module, fails), Err(Error::NvccRequired)));
+    once("twin", Made::Module, || Ok(())).unwrap();
+    once("twin", Made::Relocatable, || Ok(())).unwrap();
+    let error = once("twin", Made::Module, || -> Result<(), _> { panic!("is made") }).unwrap_err().to_string();
+    assert!(error.contains("two device modules named \"twin\""), "{error}");
 }
 
 #[test]
@@ -358,6 +374,7 @@ fn without_a_cuda_compiler_one_package_says_so() {
     }
     let warnings = |module: &str, package: &str| {
         let (_, directives) = space.build(&Module::new(module).source("a.cu"), package, &nothing).unwrap();
+        assert!(directives.iter().any(|line| line == "rerun-if-env-changed=PATH"), "{directives:?}");
         directives.iter().filter(|line| line.starts_with("warning=")).cloned().collect::<Vec<_>>()
     };
     let first = warnings("one", "oxshmem");
@@ -518,7 +535,9 @@ fn relocatable_code_is_one_file_and_empty_without_a_compiler() {
     };
     let (release, compiler) = build(&cargo, &env);
     assert_eq!(compiler.as_ref(), Some(&nvcc));
-    for part in ["-fatbin -rdc=true", "-DLINKED=1", "code=sm_80", "code=sm_90", "code=[compute_100,sm_100]"] {
+    let unit = std::fs::read_to_string(cargo.out_dir.join("library.cuda.cu")).unwrap();
+    assert!(unit.contains("#define LINKED 1\n"), "{unit}");
+    for part in ["-fatbin -rdc=true", "code=sm_80", "code=sm_90", "code=[compute_100,sm_100]"] {
         assert!(release.contains(part), "{part} is not in {release}");
     }
     let (dev, _) = build(&Cargo { release: false, ..cargo.clone() }, &env);
@@ -620,4 +639,49 @@ fn ptx_names_the_version_that_inline_ptx_needs() {
             assert!(text.contains("\n.version 8.7\n"), "{text}");
         }
     }
+}
+
+/// nvcc takes macros and folders of its command line as lists with commas, and hands both to a
+/// shell.
+#[test]
+fn macros_and_folders_with_commas_are_the_same_for_both_compilers() {
+    let space = Workspace::new();
+    let kernel = r#"
+        #include <value.h>
+        struct Dims { int x, y; };
+        constexpr Dims dims = {DIMS};
+        constexpr char text[] = TEXT;
+        static_assert(dims.x == 4 && dims.y == 2 && PICK(7, 8) == 8 && offset == 1, "macros");
+        static_assert(sizeof(text) == 10 && text[0] == '$' && text[5] == '\\' && text[6] == '`', "macros");
+        #ifdef __CUDACC__
+        extern "C" __global__ void pick(int *to) { *to = dims.y; }
+        #else
+        int answer() { return dims.y; }
+        #endif
+    "#;
+    space.dir.write("a,b/kernel.cu", kernel);
+    space.dir.write("a,b/more headers/value.h", "constexpr int offset = 1;\n");
+    let module = Module::new("commas")
+        .source("a,b/kernel.cu")
+        .include("a,b/more headers")
+        .define("DIMS", "4, 2")
+        .define("PICK(a, b)", "b")
+        .define("TEXT", r#""$HOME\\`\",""#)
+        .architectures([90]);
+    space.build_cpu(&module, "crate").unwrap();
+    let Some(nvcc) = real_nvcc() else { return };
+    let env = with_nvcc(&nvcc);
+    let (artifacts, directives) = space.build(&module, "crate", &env).unwrap();
+    assert_eq!(artifacts.cubins.len(), 1);
+    let header = space.dir.path().join("a,b/more headers/value.h");
+    assert!(directives.contains(&format!("rerun-if-changed={}", header.display())), "{directives:?}");
+    // The compiler works in a folder with a comma, too.
+    let cargo = cargo_for(&space.dir.path().join("a,b"), "crate");
+    let module = Module::new("commas").source("plain.cu").architectures([90]);
+    space.dir.write("a,b/plain.cu", "int answer() { return 1; }\n");
+    let include = space.dir.path().join("a,b/include");
+    for (file, text) in [("module.h", MODULE_H), ("port.h", PORT_H)] {
+        space.dir.write(&format!("a,b/include/oxshmem/port/{file}"), text);
+    }
+    module.compile_in(&cargo, &include, &env).unwrap();
 }
