@@ -4,7 +4,7 @@
 //! cost nothing (MADV_GUARD_INSTALL, linux/mman.h); before, a guard is a PROT_NONE page, which
 //! costs two of the process's vm.max_map_count mappings, so once a quarter of those is used only
 //! every 32nd stack has one, and a canary word at the end of the others is checked at each
-//! suspension.
+//! suspension and at a thread's end.
 
 use std::io;
 use std::num::NonZeroUsize;

@@ -45,6 +45,27 @@ unsafe extern "C-unwind" fn slightly_too_deep(_: *mut *mut c_void) {
     }
 }
 
+/// Uses stack down to `until`, and comes back at once.
+#[inline(never)]
+fn dip(until: usize) -> u8 {
+    let mut frame = [0u8; 512];
+    black_box(&mut frame);
+    if (&raw const frame) as usize <= until {
+        return frame[0];
+    }
+    let below = dip(until);
+    // Keeps the frame alive during the call.
+    below.wrapping_add(black_box(&mut frame)[0])
+}
+
+/// Has thread 1 of the block go just beyond the end of its stack and return.
+unsafe extern "C-unwind" fn too_deep_and_back(_: *mut *mut c_void) {
+    let thread = current();
+    if thread.bit.get() == 2 {
+        dip(thread.guard.get().1);
+    }
+}
+
 unsafe extern "C-unwind" fn deep(_: *mut *mut c_void) {
     if current().bit.get() == 2 {
         dive(0);
@@ -66,10 +87,10 @@ fn run(executor: &Executor, entry: Entry) -> Result<(), super::KernelError> {
 }
 
 #[test]
-fn a_canary_shows_an_overflow_at_the_next_suspension() {
+fn a_canary_shows_an_overflow_at_the_next_suspension_and_at_the_end() {
     let executor = executor(Guards::Mapped { limit: 0 });
-    for _ in 0..3 {
-        let error = run(&executor, slightly_too_deep).unwrap_err();
+    for kernel in [slightly_too_deep, too_deep_and_back].into_iter().cycle().take(6) {
+        let error = run(&executor, kernel).unwrap_err();
         assert!(matches!(error.kind, KernelErrorKind::StackOverflow { .. }), "{error}");
         assert_eq!(error.position.thread, [1, 0, 0]);
         run(&executor, shallow).unwrap();

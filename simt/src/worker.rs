@@ -263,16 +263,12 @@ impl Machine {
         if self.context.failed.get() || self.context.trap.is_set() {
             return Err(self.failure(block.position(warp, lane), launch));
         }
-        match result {
-            CoroutineResult::Yield(()) => {
-                if self.check_canaries {
-                    self.check_canary(thread, block.position(warp, lane), launch)?;
-                }
-            }
-            CoroutineResult::Return(()) => {
-                self.reclaim(thread);
-                block.exit(warp, bit);
-            }
+        if self.check_canaries {
+            self.check_canary(thread, block.position(warp, lane), launch)?;
+        }
+        if let CoroutineResult::Return(()) = result {
+            self.reclaim(thread);
+            block.exit(warp, bit);
         }
         Ok(())
     }
