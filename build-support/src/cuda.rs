@@ -213,7 +213,7 @@ fn announces(cargo: &Cargo, this_crate: &Path) -> bool {
 struct Image {
     virtual_arch: u32,
     compile: Step,
-    /// The compiler's output, but for its version (see [`Image::name_version`]).
+    /// The compiler's output, except for its version (see [`Image::name_version`]).
     ptx: PathBuf,
     /// Parses that PTX. `None` where no assembler is beside the compiler.
     parse: Option<Step>,

@@ -610,7 +610,7 @@ fn wide_accesses_are_assembled() {
     assert_eq!((version(0).as_deref(), version(1).as_deref()), (Some("8.5"), Some("8.8")));
 }
 
-/// A module's own inline PTX may need a newer version, also where nothing is assembled.
+/// Inline PTX of a module may need a newer version. Where nothing is assembled it is found as well.
 #[test]
 fn ptx_names_the_version_that_inline_ptx_needs() {
     let Some(nvcc) = real_nvcc() else { return };
