@@ -6,6 +6,8 @@
 mod common;
 
 use std::collections::BTreeSet;
+use std::fs::File;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -96,8 +98,19 @@ fn an_installation_names_the_version() {
         std::fs::write(lib.join(old), "old").unwrap();
     }
     let script = common::manifest().join("../scripts/install");
+    let host = prefix.join("compat/nvshmem/lib/libnvshmem_host.so.3");
+    let mut earlier: Option<File> = None;
     for _ in 0..2 {
-        common::succeeds(Command::new(&script).arg(&prefix).arg("--from").arg(common::library()));
+        // A CUDA_HOME without a toolkit is passed over.
+        let mut install = Command::new(&script);
+        install.arg(&prefix).arg("--from").arg(common::library());
+        let said = common::succeeds(install.env_remove("OXSHMEM_CUDA").env("CUDA_HOME", prefix.join("absent")));
+        assert!(said.contains("absent, which has no include/cuda_runtime.h"), "{said}");
+        // A program that has mapped the library keeps its file, which nothing writes to.
+        if let Some(file) = earlier {
+            assert_eq!(file.metadata().unwrap().nlink(), 0, "{} is written over", host.display());
+        }
+        earlier = Some(File::open(&host).unwrap());
         assert_eq!(link(&lib.join("liboxshmem.so")), format!("liboxshmem.so.{MAJOR}"));
         assert_eq!(link(&lib.join(format!("liboxshmem.so.{MAJOR}"))), format!("liboxshmem.so.{VERSION}"));
         assert!(lib.join(format!("liboxshmem.so.{VERSION}")).is_file());
@@ -133,5 +146,22 @@ fn an_installation_names_the_version() {
     std::fs::remove_file(lib.join(format!("liboxshmem.so.{MAJOR}"))).unwrap();
     let said = String::from_utf8_lossy(&alone().stderr).into_owned();
     assert!(said.contains(&format!("liboxshmem.so.{MAJOR}")), "{said}");
+    std::fs::remove_dir_all(&prefix).unwrap();
+}
+
+#[test]
+fn a_prefix_that_cannot_be_written_is_refused_at_once() {
+    let prefix = prefix("refused");
+    std::fs::write(prefix.join("bin"), "a file, in which there can be no program").unwrap();
+    let script = common::manifest().join("../scripts/install");
+    let from = common::library().canonicalize().unwrap();
+    // A file stands in the way, because root may write in any folder.
+    for refused in [prefix.clone(), prefix.join("bin/below")] {
+        let output = Command::new(&script).arg(&refused).arg("--from").arg(&from).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        let remedy = format!("sudo scripts/install {} --from {}", refused.display(), from.display());
+        assert!(!output.status.success() && said.contains(&remedy), "{said}");
+        assert!(!prefix.join("include").exists());
+    }
     std::fs::remove_dir_all(&prefix).unwrap();
 }
