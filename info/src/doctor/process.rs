@@ -1,6 +1,7 @@
 //! What the system lets this process do: limits, containers, sharing of memory between processes.
 
 use std::os::linux::net::SocketAddrExt as _;
+use std::path::Path;
 
 use rustix::process::{Resource, getrlimit};
 
@@ -114,10 +115,19 @@ fn status_field(root: &Root, name: &str) -> Result<Option<String>, Missing> {
     Ok(field.map(|value| value.trim().to_owned()))
 }
 
-/// Returns whether the process may lock memory beyond its limit (CAP_IPC_LOCK, capability 14).
+/// Returns whether the process may lock memory beyond its limit (CAP_IPC_LOCK, capability 14). In a
+/// user namespace of its own, as a container without root has one, the capability does not count.
 pub fn may_lock(root: &Root) -> bool {
     let bits = status_field(root, "CapEff").ok().flatten();
-    bits.and_then(|bits| u64::from_str_radix(&bits, 16).ok()).is_some_and(|bits| bits >> 14 & 1 == 1)
+    let capable = bits.and_then(|bits| u64::from_str_radix(&bits, 16).ok()).is_some_and(|bits| bits >> 14 & 1 == 1);
+    capable && in_initial_user_namespace(root)
+}
+
+/// Returns whether the process is in the first user namespace, which alone maps all users to
+/// themselves. A kernel without such namespaces has no file of the map.
+fn in_initial_user_namespace(root: &Root) -> bool {
+    let Ok(map) = root.text("/proc/self/uid_map") else { return true };
+    map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
 /// Checks the container, seccomp, and what of the container's flags is missing.
@@ -164,21 +174,60 @@ pub fn confinement(root: &Root, wants: Wants) -> Vec<Finding> {
     findings
 }
 
-/// Checks the limits of the control group: memory, processors, processes.
+/// Returns the folders that hold the limits of a controller for this process, of which the lowest
+/// counts: its control group's and those of all groups above. `own` is `/proc/self/cgroup`, with
+/// the line `0::/path` for version 2 and a line `4:cpu,cpuacct:/path` for each hierarchy of version
+/// 1. A container may show its own group as the root, where the path is not found.
+fn control_groups(own: &str, controller: &str) -> Vec<String> {
+    let mut groups = Vec::new();
+    for line in own.lines() {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { continue };
+        if controllers.is_empty() {
+            groups.push(("/sys/fs/cgroup".to_owned(), path));
+        } else if controllers.split(',').any(|name| name == controller) {
+            groups.extend([controllers, controller].map(|mount| (format!("/sys/fs/cgroup/{mount}"), path)));
+        }
+    }
+    if groups.is_empty() {
+        groups.push(("/sys/fs/cgroup".to_owned(), "/"));
+    }
+    let with_above = |(mount, path): (String, &str)| -> Vec<String> {
+        // A group outside of what the container shows.
+        let path = if path.split('/').any(|part| part == "..") { "/" } else { path };
+        let above = Path::new(path).ancestors();
+        above.map(|group| format!("{mount}{}", group.display()).trim_end_matches('/').to_owned()).collect()
+    };
+    groups.into_iter().flat_map(with_above).collect()
+}
+
+/// Returns the limit of memory that a control group has itself, bytes.
+fn memory_limit(root: &Root, group: &str) -> Option<u64> {
+    /// Version 1 shows no limit as the greatest number of pages.
+    const NO_LIMIT: u64 = 1 << 62;
+    let text =
+        ["memory.max", "memory.limit_in_bytes"].iter().find_map(|file| root.text(&format!("{group}/{file}")).ok());
+    text?.parse().ok().filter(|bytes| *bytes < NO_LIMIT)
+}
+
+/// Returns how many processors a control group may use itself.
+fn cpu_limit(root: &Root, group: &str) -> Option<f64> {
+    let read = |file: &str| root.text(&format!("{group}/{file}")).ok();
+    let (quota, period) = match read("cpu.max") {
+        Some(text) => text.split_once(' ').map(|(quota, period)| (quota.to_owned(), period.to_owned()))?,
+        None => (read("cpu.cfs_quota_us")?, read("cpu.cfs_period_us")?),
+    };
+    // No limit is `max` in version 2, and -1 in version 1.
+    let positive = |text: &str| text.parse::<f64>().ok().filter(|number| *number > 0.0);
+    Some(positive(&quota)? / positive(&period)?)
+}
+
+/// Checks the limits of the control group and of those above it: memory, processors.
 pub fn cgroup(root: &Root, needs: Needs) -> Finding {
     const PROBE: &str = "container.cgroup";
     let own = root.text("/proc/self/cgroup").unwrap_or_default();
-    // Version 2 has one line, `0::/path`.
-    let path = own.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or("/");
-    let value = |file: &str| {
-        let folder = format!("/sys/fs/cgroup{}", path.trim_end_matches('/'));
-        root.text(&format!("{folder}/{file}")).or_else(|_| root.text(&format!("/sys/fs/cgroup/{file}"))).ok()
-    };
-    let memory = value("memory.max").and_then(|text| text.parse::<u64>().ok());
-    let cpus = value("cpu.max").and_then(|text| {
-        let (quota, period) = text.split_once(' ')?;
-        Some(quota.parse::<f64>().ok()? / period.parse::<f64>().ok().filter(|period| *period > 0.0)?)
-    });
+    let memory = control_groups(&own, "memory").iter().filter_map(|group| memory_limit(root, group)).min();
+    let cpus = control_groups(&own, "cpu").iter().filter_map(|group| cpu_limit(root, group)).reduce(f64::min);
     let mut parts = Vec::new();
     let mut remedies = Vec::new();
     if let Some(bytes) = memory {
@@ -319,6 +368,12 @@ mod tests {
         assert!(may_lock(&plain.root));
         assert!(confinement(&plain.root, ALL).iter().all(|finding| finding.result == Outcome::Ok));
 
+        plain.add("/proc/self/uid_map =          0          0 4294967295");
+        assert!(may_lock(&plain.root));
+        // In a container without root the capability is the container's alone.
+        let rootless = "/proc/self/status = CapEff:\\t0000000000004000\n/proc/self/uid_map = 0 1000 1\\n1 100000 65536";
+        assert!(!may_lock(&Recorded::new(rootless).root));
+
         let docker = Recorded::new(
             "/.dockerenv = \n/proc/self/status = Seccomp:\\t2\\nCapEff:\\tzz\n/sys/class/infiniband/mlx5_0/",
         );
@@ -363,6 +418,29 @@ mod tests {
         assert!(finding.reason.contains("64 MiB of memory and 0.5 processors"), "{}", finding.reason);
         let wide = Recorded::new("/sys/fs/cgroup/memory.max = 8589934592\n/sys/fs/cgroup/cpu.max = max 100000");
         assert_eq!(cgroup(&wide.root, NEEDS).reason, "limited to 8192 MiB of memory");
+        // The lowest limit of all groups above counts, whichever has it.
+        let above = Recorded::new(
+            "/proc/self/cgroup = 0::/a/b\n/sys/fs/cgroup/a/memory.max = 134217728\n\
+             /sys/fs/cgroup/a/b/memory.max = max\n/sys/fs/cgroup/a/b/cpu.max = 400000 100000\n\
+             /sys/fs/cgroup/a/cpu.max = 200000 100000\n/sys/fs/cgroup/memory.max = 268435456",
+        );
+        assert_eq!(cgroup(&above.root, NEEDS).reason, "limited to 128 MiB of memory and 2.0 processors");
+        // Version 1, on a machine, without limits, and in a container, which shows no such path.
+        let own = "/proc/self/cgroup = 5:memory:/x/y\\n4:cpu,cpuacct:/x";
+        let old = Recorded::new(&format!(
+            "{own}\n/sys/fs/cgroup/memory/x/memory.limit_in_bytes = 134217728\n\
+             /sys/fs/cgroup/memory/x/y/memory.limit_in_bytes = 9223372036854771712\n\
+             /sys/fs/cgroup/cpu,cpuacct/x/cpu.cfs_quota_us = 300000\n\
+             /sys/fs/cgroup/cpu,cpuacct/x/cpu.cfs_period_us = 100000"
+        ));
+        assert_eq!(cgroup(&old.root, NEEDS).reason, "limited to 128 MiB of memory and 3.0 processors");
+        let without = Recorded::new(&format!(
+            "{own}\n/sys/fs/cgroup/memory/memory.limit_in_bytes = 9223372036854771712\n\
+             /sys/fs/cgroup/cpu/cpu.cfs_quota_us = -1\n/sys/fs/cgroup/cpu/cpu.cfs_period_us = 100000"
+        ));
+        assert_eq!(cgroup(&without.root, NEEDS).reason, "no limit of memory or processors");
+        let inside = Recorded::new(&format!("{own}\n/sys/fs/cgroup/memory/memory.limit_in_bytes = 134217728"));
+        assert_eq!(cgroup(&inside.root, NEEDS).reason, "limited to 128 MiB of memory");
         let garbage = Recorded::new("/sys/fs/cgroup/memory.max = \u{1}\u{2}x\n/sys/fs/cgroup/cpu.max = 1 0");
         assert_eq!(cgroup(&garbage.root, NEEDS).result, Outcome::Ok);
     }
