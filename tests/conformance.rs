@@ -123,7 +123,15 @@ jobs! {
     host_collectives_p2p_3_no_sms: "host_collectives", P2p, 3, "OXSHMEM_COLLECTIVES_SMS" = "0";
     host_collectives_p2p_4_no_sms: "host_collectives", P2p, 4, "OXSHMEM_COLLECTIVES_SMS" = "0";
     grid_collectives_p2p_2_no_sms: "grid_collectives", P2p, 2, "OXSHMEM_COLLECTIVES_SMS" = "0";
+    host_collectives_p2p_2_oneshot: "host_collectives", P2p, 2, "OXSHMEM_COLLECTIVES" = "reduce=oneshot";
+    host_collectives_p2p_3_oneshot: "host_collectives", P2p, 3, "OXSHMEM_COLLECTIVES" = "reduce=oneshot";
     host_collectives_p2p_4_tree: "host_collectives" "1000", P2p, 4, "OXSHMEM_COLLECTIVES" = "broadcast=tree";
+    host_collectives_long_p2p_2: "host_collectives_long", P2p, 2;
+    host_collectives_long_p2p_3: "host_collectives_long", P2p, 3;
+    host_collectives_long_p2p_3_oneshot: "host_collectives_long", P2p, 3, "OXSHMEM_COLLECTIVES" = "reduce=oneshot";
+    host_collectives_long_p2p_3_push: "host_collectives_long", P2p, 3, "OXSHMEM_COLLECTIVES" = "broadcast=push,fcollect=push,alltoall=push,reduce=push,reducescatter=push";
+    host_collectives_long_p2p_3_no_sms: "host_collectives_long", P2p, 3, "OXSHMEM_COLLECTIVES_SMS" = "0";
+    host_collectives_long_ibgda_3: "host_collectives_long", Ibgda, 3;
 
     float_orders_p2p_3: "float_orders", P2p, 3;
     float_orders_p2p_4_packets: "float_orders", P2p, 4, "OXSHMEM_COLLECTIVES" = "reduce=packets,reducescatter=packets";

@@ -51,6 +51,17 @@ jobs! {
     host_collectives_refused_ibgda_2: "host_collectives_refused", Ibgda, 2, "OXSHMEM_TIMEOUT" = "1h";
     host_collectives_refused_ibgda_3: "host_collectives_refused", Ibgda, 3, "OXSHMEM_TIMEOUT" = "1h";
     host_collectives_refused_ibrc_2: "host_collectives_refused", Ibrc, 2, "OXSHMEM_TIMEOUT" = "1h";
+    host_collectives_mismatches_p2p_2: "host_collectives_mismatches", P2p, 2, "OXSHMEM_TIMEOUT" = "1h";
+    host_collectives_mismatches_p2p_3: "host_collectives_mismatches", P2p, 3, "OXSHMEM_TIMEOUT" = "1h";
+    host_collectives_mismatches_relay_p2p_3:
+        "host_collectives_mismatches", P2p, 3, "OXSHMEM_TIMEOUT" = "1h", "OXSHMEM_COLLECTIVES" = "broadcast=relay,reduce=relay";
+    host_collectives_mismatches_oneshot_p2p_3:
+        "host_collectives_mismatches", P2p, 3, "OXSHMEM_TIMEOUT" = "1h", "OXSHMEM_COLLECTIVES" = "reduce=oneshot";
+    host_collectives_mismatches_copy_p2p_2:
+        "host_collectives_mismatches", P2p, 2, "OXSHMEM_TIMEOUT" = "1h", "OXSHMEM_COLLECTIVES" = "broadcast=copy,fcollect=copy,alltoall=copy";
+    host_collectives_mismatches_copy_p2p_3:
+        "host_collectives_mismatches", P2p, 3, "OXSHMEM_TIMEOUT" = "1h", "OXSHMEM_COLLECTIVES" = "broadcast=copy,fcollect=copy,alltoall=copy";
+    host_collectives_mismatches_ibgda_3: "host_collectives_mismatches", Ibgda, 3, "OXSHMEM_TIMEOUT" = "1h";
     host_collectives_late_p2p_2: "host_collectives_late", P2p, 2, "OXSHMEM_TIMEOUT" = "300ms";
     host_collectives_late_p2p_4: "host_collectives_late", P2p, 4, "OXSHMEM_TIMEOUT" = "300ms";
     host_collectives_late_copy_p2p_2:

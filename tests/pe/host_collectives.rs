@@ -1,5 +1,8 @@
 //! Collectives from the host and on streams: on teams of several shapes, of all element types.
 
+mod long;
+mod mismatches;
+
 use std::collections::HashSet;
 use std::fmt::Debug;
 use std::ops::Range;
@@ -13,6 +16,8 @@ use oxshmem::{
 };
 use oxshmem_tests::covering::covering;
 
+pub use self::long::long;
+pub use self::mismatches::mismatches;
 use crate::Outcome;
 use crate::rig::{Extent, mix};
 
@@ -20,6 +25,11 @@ use crate::rig::{Extent, mix};
 const LENGTHS: [usize; 6] = [0, 1, 7, 64, 1000, 9000];
 /// Elements after a result that must not change.
 const GUARD: usize = 3;
+/// Elements before the source and before the result, one pair after the other: mostly different
+/// ones, so that the two buffers are aligned differently.
+const SKEWS: [(usize, usize); 5] = [(0, 0), (1, 0), (0, 1), (3, 1), (1, 2)];
+/// The most elements of a skew.
+const SKEW: usize = 3;
 
 /// An element: made from a number, and combined as the host does.
 trait Element: Reducible + Debug + PartialEq {
@@ -178,12 +188,12 @@ const KINDS: [Kind; 15] = [
     kind::<u8>(),
     kind::<i16>(),
     kind::<u16>(),
-    kind::<i32>(),
+    Kind { long: true, ..kind::<i32>() },
     kind::<u32>(),
     kind::<i64>(),
-    kind::<f64>(),
+    Kind { long: true, ..kind::<f64>() },
     kind::<f16>(),
-    kind::<bf16>(),
+    Kind { long: true, ..kind::<bf16>() },
     kind::<Complex<f32>>(),
     kind::<Complex<f64>>(),
     Kind { on_stream: true, ..kind::<i32>() },
@@ -270,13 +280,20 @@ macro_rules! run {
 
 impl<T: Element> Bench<'_, T> {
     /// Fills the source, that many elements, with the next call's values, and the result and what
-    /// follows it with others.
+    /// surrounds it with others.
     fn begin(&mut self, source: usize, result: usize) -> Outcome {
         self.calls += 1;
+        let (before_src, before_dst) = self.skew();
         let mine: Vec<T> = (0..source).map(|index| self.value(self.pe.my_pe(), index)).collect();
-        self.pe.write(&self.src, &mine)?;
-        let guards: Vec<T> = (0..result + GUARD).map(|index| self.guard(index)).collect();
+        self.pe.write(self.src.view(before_src..), &mine)?;
+        let guards: Vec<T> = (0..before_dst + result + GUARD).map(|index| self.guard(index)).collect();
         Ok(self.pe.write(&self.dst, &guards)?)
+    }
+
+    /// Returns how many elements come before the source and before the result of this call. Each
+    /// team and each size of element begins with another skew, so that a form meets several.
+    fn skew(&self) -> (usize, usize) {
+        SKEWS[self.calls as usize % SKEWS.len()]
     }
 
     /// What PE `pe` contributes to this call.
@@ -284,7 +301,7 @@ impl<T: Element> Bench<'_, T> {
         value(self.calls, pe, index)
     }
 
-    /// What lies in the result before this call.
+    /// What lies in the room of the result before this call.
     fn guard(&self, index: usize) -> T {
         value(!self.calls >> 24, 77, index)
     }
@@ -311,6 +328,8 @@ impl<T: Element> Bench<'_, T> {
             Form::Reducescatter(_) => (all, n),
         };
         self.begin(source, result)?;
+        let (before_src, before_dst) = self.skew();
+        let (src, dst) = (self.src.view(before_src..), self.dst.view(before_dst..));
         let expected: Vec<T> = match form {
             Form::Broadcast(root) => {
                 let root = match root {
@@ -318,48 +337,58 @@ impl<T: Element> Bench<'_, T> {
                     Root::Middle => size / 2,
                     Root::Last => size - 1,
                 };
-                run!(self, broadcast(&self.dst, self.src.view(..n), root));
+                run!(self, broadcast(&dst, src.view(..n), root));
                 (0..n).map(|index| self.value(members[root], index)).collect()
             }
             Form::Fcollect => {
-                run!(self, fcollect(&self.dst, self.src.view(..n)));
+                run!(self, fcollect(&dst, src.view(..n)));
                 from_all(self, &|_| 0..n)
             }
             Form::Collect => {
                 let length = |member: usize| n * member / size;
-                run!(self, collect(&self.dst, self.src.view(..length(me))));
+                run!(self, collect(&dst, src.view(..length(me))));
                 from_all(self, &|member| 0..length(member))
             }
             Form::Alltoall => {
-                run!(self, alltoall(&self.dst, &self.src, n));
+                run!(self, alltoall(&dst, &src, n));
                 from_all(self, &|_| me * n..(me + 1) * n)
             }
             Form::Alltoalls => {
-                run!(self, alltoalls(self.dst.clone().step_by(2), self.src.clone().step_by(3), n));
+                run!(self, alltoalls(dst.clone().step_by(2), src.clone().step_by(3), n));
                 // What lies between stays.
                 let elements = members.iter().flat_map(|pe| (me * n..(me + 1) * n).map(|index| (*pe, 3 * index)));
                 let places = elements.enumerate();
-                places.flat_map(|(at, (pe, index))| [self.value(pe, index), self.guard(2 * at + 1)]).collect()
+                places
+                    .flat_map(|(at, (pe, index))| [self.value(pe, index), self.guard(before_dst + 2 * at + 1)])
+                    .collect()
             }
             Form::Reduce(op) => {
-                run!(self, reduce(op, &self.dst, self.src.view(..n)));
+                run!(self, reduce(op, &dst, src.view(..n)));
                 (0..n).map(|index| self.combined(op, index)).collect()
             }
             Form::InPlace(op) => {
-                self.pe.write(&self.dst, &self.pe.read(self.src.view(..n))?)?;
-                run!(self, reduce(op, &self.dst, self.dst.view(..n)));
+                self.pe.write(&dst, &self.pe.read(src.view(..n))?)?;
+                run!(self, reduce(op, &dst, dst.view(..n)));
                 (0..n).map(|index| self.combined(op, index)).collect()
             }
             Form::Reducescatter(op) => {
-                run!(self, reducescatter(op, self.dst.view(..n), &self.src));
+                run!(self, reducescatter(op, dst.view(..n), &src));
                 (me * n..(me + 1) * n).map(|index| self.combined(op, index)).collect()
             }
         };
-        let seen = self.pe.read(self.dst.view(..expected.len() + GUARD))?;
-        let guards = (expected.len()..seen.len()).map(|index| self.guard(index));
+        let seen = self.pe.read(self.dst.view(..before_dst + expected.len() + GUARD))?;
+        let guards = |range: Range<usize>| range.map(|index| self.guard(index));
+        let after = guards(before_dst + expected.len()..seen.len());
+        let room = guards(0..before_dst).chain(expected.iter().copied()).chain(after);
         let team = self.team.handle();
-        for (index, (seen, expected)) in seen.iter().zip(expected.iter().copied().chain(guards)).enumerate() {
-            assert_eq!(*seen, expected, "{form:?} of {n} {} on team {team:#x} of {size}: element {index}", T::NAME);
+        for (index, (seen, expected)) in seen.iter().zip(room).enumerate() {
+            assert_eq!(
+                *seen,
+                expected,
+                "{form:?} of {n} {} on team {team:#x} of {size}, skewed by {:?}: element {index} - {before_dst}",
+                T::NAME,
+                self.skew()
+            );
         }
         Ok(())
     }
@@ -368,13 +397,14 @@ impl<T: Element> Bench<'_, T> {
 /// Makes calls with elements of one type, team after team.
 fn element<T: Element>(pe: &Pe, teams: &[Team], stream: Option<&Stream>, calls: &[Call]) -> Outcome {
     let most = calls.iter().map(|call| call.n).max().unwrap_or_default();
-    let room = 3 * most * pe.n_pes() + GUARD;
+    let apart = if calls.iter().any(|call| call.form == Form::Alltoalls) { 3 } else { 1 };
+    let room = apart * most * pe.n_pes() + GUARD + SKEW;
     // Each team has its own, since a slower PE may not be done with the team before.
     let (src, dst) = (pe.alloc::<T>(teams.len() * room)?, pe.alloc::<T>(teams.len() * room)?);
     for (index, team) in teams.iter().enumerate() {
         let own = || index * room..(index + 1) * room;
         let (src, dst, members) = (src.view(own()), dst.view(own()), team.members());
-        let mut bench = Bench { pe, team, members, src, dst, stream, calls: 0 };
+        let mut bench = Bench { pe, team, members, src, dst, stream, calls: (index + size_of::<T>()) as u64 };
         calls.iter().filter(|call| call.team == index).try_for_each(|call| bench.call(call.form, call.n))?;
     }
     pe.free(src)?;

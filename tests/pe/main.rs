@@ -121,6 +121,8 @@ const CASES: &[Case] = &[
     ("host_collectives", host_collectives::collectives),
     ("host_collectives_late", host_collectives::late),
     ("host_collectives_late_once", host_collectives::late_once),
+    ("host_collectives_long", host_collectives::long),
+    ("host_collectives_mismatches", host_collectives::mismatches),
     ("host_collectives_missing", host_collectives::missing),
     ("host_collectives_refused", host_collectives::refused),
     ("host_collectives_thinned", host_collectives::thinned),
