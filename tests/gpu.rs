@@ -57,6 +57,33 @@ oxshmem_tests::jobs! {
     linked_ibrc: "linked", Ibrc, 2;
 }
 
+oxshmem_tests::jobs! {
+    gpu;
+    [cuda]
+    graphs_p2p_1: "graphs", P2p, 1;
+    graphs_p2p_2: "graphs", P2p, 2;
+    graphs_p2p_4: "graphs", P2p, 4;
+    graphs_packets_p2p_2: "graphs", P2p, 2, "OXSHMEM_COLLECTIVES" = "broadcast=packets,collect=packets,fcollect=packets,alltoall=packets,alltoalls=packets,reduce=packets,reducescatter=packets";
+    graphs_push_p2p_3: "graphs", P2p, 3, "OXSHMEM_COLLECTIVES" = "broadcast=push,collect=push,fcollect=push,alltoall=push,alltoalls=push,reduce=push,reducescatter=push";
+    graphs_relay_p2p_3: "graphs", P2p, 3, "OXSHMEM_COLLECTIVES" = "broadcast=relay,reduce=relay";
+    graphs_oneshot_p2p_2: "graphs", P2p, 2, "OXSHMEM_COLLECTIVES" = "reduce=oneshot";
+    graphs_copy_p2p_2: "graphs", P2p, 2, "OXSHMEM_COLLECTIVES" = "broadcast=copy,fcollect=copy,alltoall=copy";
+    graphs_copy_p2p_3: "graphs", P2p, 3, "OXSHMEM_COLLECTIVES" = "broadcast=copy,fcollect=copy,alltoall=copy";
+    graphs_ibgda_2: "graphs", Ibgda, 2;
+}
+
+/// Returns a job of `gpu-pe` on two nodes, where collectives have two levels.
+fn two_nodes(case: &str, npes: u32) -> Job {
+    gpu(case, npes).nodes(2)
+}
+
+oxshmem_tests::jobs! {
+    two_nodes;
+    [cuda]
+    graphs_levels_ibgda: "graphs", Ibgda, 2;
+    graphs_levels_auto_4: "graphs", Auto, 4;
+}
+
 /// Free memory of each GPU, in bytes.
 fn free_memory() -> Result<Vec<usize>, DriverError> {
     (0..CudaContext::device_count()? as usize).map(|gpu| Ok(CudaContext::new(gpu)?.mem_get_info()?.0)).collect()

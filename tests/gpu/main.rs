@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)] // A failed case ends this process, which is how it reports.
 
+mod graphs;
 mod interop;
 mod limits;
 mod linked;
@@ -36,6 +37,7 @@ const CASES: &[Case] = &[
     ("context_lost", running::context_lost),
     ("early_on_stand_in", on_stand_in::early),
     ("follows", streams::follows),
+    ("graphs", graphs::graphs),
     ("held_on_stand_in", on_stand_in::held),
     ("killed", running::killed),
     ("launches", limits::launches),
