@@ -1,13 +1,13 @@
 //! The problem, and its solution by one thread of the host.
 
 /// Samples of all PEs.
-pub const SAMPLES: usize = 48;
+pub const SAMPLES: usize = 96;
 /// Inputs of the first layer, its values, and those of the second layer.
-pub const SIZES: [usize; 3] = [24, 40, 8];
+pub const SIZES: [usize; 3] = [64, 128, 32];
 /// Steps of the training.
 pub const STEPS: usize = 20;
 /// How far a step goes.
-pub const RATE: f32 = 0.5;
+pub const RATE: f32 = 4.0;
 
 /// The weights of both layers, each by its inputs and then by its values.
 pub type Weights = [Vec<f32>; 2];

@@ -70,7 +70,7 @@ fn cudarc_says_why_it_is_skipped() {
 #[test]
 fn training() {
     runs(env!("CARGO_BIN_EXE_06-training"), &[2, 3, 5], |pe, n_pes| {
-        let (first, last) = (pe * 48 / n_pes, (pe + 1) * 48 / n_pes - 1);
+        let (first, last) = (pe * 96 / n_pes, (pe + 1) * 96 / n_pes - 1);
         format!("PE {pe}: samples {first} to {last} have made the weights that one PE makes in 20 steps")
     });
 }
