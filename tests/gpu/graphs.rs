@@ -49,7 +49,8 @@ const CALLS: [Call; 10] = [
 
 /// What a PE contributes to element `index` in a round: each round differs.
 fn value(pe: usize, round: u32, index: usize) -> u32 {
-    (index as u32 ^ (pe as u32) << 20 ^ round << 24).wrapping_mul(0x9e37_79b1)
+    let (pe, index) = (pe as u32 + 1, index as u32);
+    index.wrapping_mul(0x9e37_79b1) ^ pe.wrapping_mul(0x85eb_ca6b) ^ round.wrapping_mul(0xc2b2_ae35)
 }
 
 /// A team, and memory for its calls of one length.
