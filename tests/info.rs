@@ -355,7 +355,13 @@ fn the_configuration_is_shown_with_its_origins() {
 fn the_algorithms_of_collectives_are_shown() {
     let own = stdout(&program(&[]).output().unwrap());
     assert!(own.contains("Collectives (the library's choice; oxshmem-tune measures this machine):"), "{own}");
-    assert!(own.contains("  4 PEs on 2 nodes\n") && own.contains("    fcollect        levels\n"), "{own}");
+    for line in [
+        "  4 PEs on 2 nodes  one block           on streams and from the host, [blocks]\n",
+        "    fcollect        levels              levels[1-8]\n",
+        "    reduce          packets:8K/push     packets:512K[1-72]/oneshot:2097151[64-72]/push[72]\n",
+    ] {
+        assert!(own.contains(line), "no `{line}` in\n{own}");
+    }
     let file = std::env::temp_dir().join(format!("oxshmem-info-tuning-{}", std::process::id()));
     std::fs::write(&file, "oxshmem-tuning 1\n1 4 fcollect push\n2 4 reduce tree:64/levels\n").unwrap();
     let mut command = program(&["--json"]);
@@ -369,6 +375,15 @@ fn the_algorithms_of_collectives_are_shown() {
         found.map(|team| team["algorithms"].as_str().unwrap().to_owned()).next().unwrap()
     };
     assert!(of(1, 4).contains("fcollect=push,alltoall=push,"), "{}", of(1, 4));
+    let streams = |n_pes| {
+        shown["teams"].as_array().unwrap().iter().find(|team| team["n_pes"] == n_pes).unwrap()["streams"].to_string()
+    };
+    assert!(streams(4).contains("fcollect=push[1-72],alltoall=push[1-72],"), "{}", streams(4));
+    assert!(
+        streams(8).contains("fcollect=packets:") && streams(8).contains("/copy,alltoall=push[1-72],"),
+        "{}",
+        streams(8)
+    );
     assert!(of(1, 8).contains("fcollect=packets:"), "{}", of(1, 8));
     assert!(of(2, 4).contains("reduce=tree:64/levels") && of(2, 4).contains("fcollect=levels"), "{}", of(2, 4));
     std::fs::write(&file, "oxshmem-tuning 1\n1 4 fcollect tree\n").unwrap();

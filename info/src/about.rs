@@ -27,15 +27,18 @@ struct Collectives {
     #[serde(skip_serializing_if = "Option::is_none")]
     file: Option<String>,
     lines: Vec<String>,
-    /// Algorithms of teams of some shapes, as `OXSHMEM_COLLECTIVES` would say them.
     teams: Vec<TeamAlgorithms>,
 }
 
+/// What teams of a shape use.
 #[derive(Debug, Serialize)]
 struct TeamAlgorithms {
     nodes: usize,
     n_pes: usize,
+    /// What one block uses, as `OXSHMEM_COLLECTIVES` would say it.
     algorithms: String,
+    /// What is used on streams and from the host, with the fewest and the most blocks in brackets.
+    streams: String,
 }
 
 impl Collectives {
@@ -44,7 +47,10 @@ impl Collectives {
 
     fn new(config: &Config) -> Result<Self, ConfigError> {
         let tuning = Tuning::of_config(config)?;
-        let of = |(nodes, n_pes)| TeamAlgorithms { nodes, n_pes, algorithms: tuning.algorithms(config, nodes, n_pes) };
+        let of = |(nodes, n_pes)| {
+            let (algorithms, streams) = (tuning.algorithms(config, nodes, n_pes), tuning.plans(config, nodes, n_pes));
+            TeamAlgorithms { nodes, n_pes, algorithms, streams }
+        };
         let file = config.tuning().as_ref().map(|path| path.display().to_string());
         Ok(Self { file, lines: tuning.lines(), teams: Self::SHAPES.map(of).into() })
     }
@@ -55,13 +61,15 @@ impl Collectives {
             None => "the library's choice; oxshmem-tune measures this machine".to_owned(),
         };
         let mut text = format!("Collectives ({source}):\n");
-        for TeamAlgorithms { nodes, n_pes, algorithms } in &self.teams {
+        for TeamAlgorithms { nodes, n_pes, algorithms, streams } in &self.teams {
             let nodes = if *nodes == 1 { "1 node".to_owned() } else { format!("{nodes} nodes") };
+            let shape = format!("{n_pes} PEs on {nodes}");
             // Writing to a string cannot fail.
-            let _ = writeln!(text, "  {n_pes} PEs on {nodes}");
-            for one in algorithms.split(',') {
+            let _ = writeln!(text, "  {shape:<17} {:<18}  on streams and from the host, [blocks]", "one block");
+            for (one, planned) in algorithms.split(',').zip(streams.split(',')) {
                 let (collective, steps) = one.split_once('=').unwrap_or((one, ""));
-                let _ = writeln!(text, "    {collective:<15} {steps}");
+                let (_, planned) = planned.split_once('=').unwrap_or(("", planned));
+                let _ = writeln!(text, "    {collective:<15} {steps:<18}  {planned}");
             }
         }
         text

@@ -1,6 +1,8 @@
 //! Which algorithm carries out a collective: a table by collective, reach and size, which
 //! `OXSHMEM_COLLECTIVES` overrides.
 
+mod plans;
+
 use std::fmt::{self, Write as _};
 use std::str::FromStr;
 

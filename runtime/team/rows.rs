@@ -1,12 +1,25 @@
-//! Rows of the table of teams: which are free, and how the members of a new team agree on one that
-//! is free at all of them.
+//! Rows of the table of teams: which are free, how the members of a new team agree on one that is
+//! free at all of them, and how much room a row has.
 
 use oxshmem_system::words::count32;
 
 use crate::abi;
+use crate::config::Config;
 
 /// Generations are kept in what a handle, a positive `i32`, has beside the row's index.
 const LAST_GENERATION: u32 = (1 << (31 - abi::TEAM_INDEX_BITS)) - 1;
+
+/// Returns how many blocks of a collective have room in the workspaces of a job of `n_pes` PEs.
+/// These take no more than an eighth of a small heap, with room for a block at least.
+pub(super) fn blocks_with_room(n_pes: u64, config: &Config) -> u32 {
+    let rows = u64::from(config.max_teams());
+    let fits = |blocks: u32| rows * abi::team_workspace_bytes(n_pes, blocks.into()) <= config.heap_max().0 / 8;
+    let mut blocks = config.collectives_sms().max(1);
+    while blocks > 1 && !fits(blocks) {
+        blocks /= 2;
+    }
+    blocks
+}
 
 /// The rows of one PE.
 #[derive(Debug)]

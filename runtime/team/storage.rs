@@ -7,6 +7,7 @@ use oxshmem_system::words::{low32, native};
 
 use super::error::TeamError;
 use super::members::Members;
+use super::rows::blocks_with_room;
 use super::table::Entry;
 use crate::Result;
 use crate::abi;
@@ -50,12 +51,7 @@ pub(crate) struct TeamStorage {
 impl TeamStorage {
     pub(crate) fn new(layout: &mut Layout, n_pes: u32, config: &Config) -> Self {
         let (n_pes, rows) = (u64::from(n_pes), u64::from(config.max_teams()));
-        // Workspaces take no more than an eighth of a small heap, with room for a block at least.
-        let fits = |blocks: u32| rows * abi::team_workspace_bytes(n_pes, blocks.into()) <= config.heap_max().0 / 8;
-        let mut blocks = config.collectives_sms().max(1);
-        while blocks > 1 && !fits(blocks) {
-            blocks /= 2;
-        }
+        let blocks = blocks_with_room(n_pes, config);
         Self {
             table: layout.array(MemoryKind::Teams, rows, size_of::<abi::Team>() as u64),
             members: layout.array(MemoryKind::Teams, rows * n_pes, size_of::<i32>() as u64),

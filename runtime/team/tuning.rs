@@ -5,7 +5,8 @@ use std::fs;
 use std::path::Path;
 use std::str::FromStr;
 
-use super::choice::{self, Collectives, Shape};
+use super::choice::{self, Chooser, Collectives, Shape};
+use super::rows::blocks_with_room;
 use crate::Config;
 use crate::config::ConfigError;
 
@@ -116,6 +117,26 @@ impl Tuning {
     pub fn algorithms(&self, config: &Config, nodes: usize, pes: usize) -> String {
         let overrides = config.collectives().in_use(config.collectives_sms(), &self.of(nodes, pes));
         choice::describe(Shape::new(pes, nodes, config.collectives_sms().max(1)), &overrides)
+    }
+
+    /// Returns what the same team uses on streams and from the host, in a job of as many PEs in
+    /// which each has a device of its own: after each algorithm and the size up to which it is used
+    /// the fewest and the most blocks that share a collective then, in brackets; copy engines have
+    /// none.
+    ///
+    /// ```
+    /// use oxshmem::{Config, Tuning};
+    ///
+    /// let config = Config::builder().build()?;
+    /// let used = Tuning::of_config(&config)?.plans(&config, 1, 2);
+    /// assert!(used.contains("reduce=packets:512K[1-72]/oneshot:"), "{used}");
+    /// # Ok::<(), oxshmem::Error>(())
+    /// ```
+    #[must_use]
+    pub fn plans(&self, config: &Config, nodes: usize, pes: usize) -> String {
+        let overrides = config.collectives().in_use(config.collectives_sms(), &self.of(nodes, pes));
+        let shape = Shape::new(pes, nodes, blocks_with_room(pes as u64, config));
+        Chooser::new(Shape { own_devices: true, ..shape }, &overrides).describe_plans()
     }
 
     fn parse(text: &str) -> Result<Self, Wrong> {
