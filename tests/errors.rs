@@ -51,6 +51,10 @@ jobs! {
     host_collectives_refused_ibgda_2: "host_collectives_refused", Ibgda, 2, "OXSHMEM_TIMEOUT" = "1h";
     host_collectives_refused_ibgda_3: "host_collectives_refused", Ibgda, 3, "OXSHMEM_TIMEOUT" = "1h";
     host_collectives_refused_ibrc_2: "host_collectives_refused", Ibrc, 2, "OXSHMEM_TIMEOUT" = "1h";
+    host_collectives_refused_relay_p2p_3:
+        "host_collectives_refused", P2p, 3, "OXSHMEM_TIMEOUT" = "1h", "OXSHMEM_COLLECTIVES" = "broadcast=relay,reduce=relay";
+    host_collectives_refused_oneshot_p2p_3:
+        "host_collectives_refused", P2p, 3, "OXSHMEM_TIMEOUT" = "1h", "OXSHMEM_COLLECTIVES" = "reduce=oneshot";
     host_collectives_mismatches_p2p_2: "host_collectives_mismatches", P2p, 2, "OXSHMEM_TIMEOUT" = "1h";
     host_collectives_mismatches_p2p_3: "host_collectives_mismatches", P2p, 3, "OXSHMEM_TIMEOUT" = "1h";
     host_collectives_mismatches_relay_p2p_3:

@@ -15,16 +15,18 @@ const PE: &str = env!("CARGO_BIN_EXE_conformance-pe");
 const DYING: usize = 1;
 
 fn survivors_are_told(case: &str, device: Device, transport: Transport, npes: u32, end: PeStatus) {
+    survivors_of(Job::new(PE, case, npes).on(device).transport(transport), end);
+}
+
+/// Returns what the survivors were told; nothing where the job is not possible.
+fn survivors_of(job: Job, end: PeStatus) -> Vec<String> {
     // Deadlines that no test waits for: an error that comes is not theirs. The launcher does not
     // hurry survivors that share a GPU either.
-    let job = Job::new(PE, case, npes)
-        .on(device)
-        .transport(transport)
-        .grace(Duration::from_secs(60))
-        .env("OXSHMEM_TIMEOUT", "10min")
-        .env("OXSHMEM_BOOTSTRAP_TIMEOUT", "10min");
+    let job =
+        job.grace(Duration::from_secs(60)).env("OXSHMEM_TIMEOUT", "10min").env("OXSHMEM_BOOTSTRAP_TIMEOUT", "10min");
+    let mut told = Vec::new();
     if !job.is_possible() {
-        return;
+        return told;
     }
     let outcome = job.run();
     let text = transcript(&outcome);
@@ -33,13 +35,16 @@ fn survivors_are_told(case: &str, device: Device, transport: Transport, npes: u3
             assert_eq!(pe.status, end, "{text}");
         } else {
             assert_eq!(pe.status, PeStatus::Exited(0), "{text}");
-            assert!(stdout(&outcome, rank).contains("survivor: "), "{text}");
+            let printed = stdout(&outcome, rank);
+            let error = printed.lines().find_map(|line| line.strip_prefix("survivor: "));
+            told.push(error.unwrap_or_else(|| panic!("PE {rank} was told nothing\n{text}")).to_owned());
         }
     }
     if matches!(end, PeStatus::Killed(_)) {
         assert_eq!(outcome.failed, Some(DYING as u32), "{text}");
     }
     nothing_is_left(&text);
+    told
 }
 
 /// No process of the job, no socket, no file.
@@ -64,6 +69,50 @@ fn nothing_is_left(text: &str) {
         for file in files.flatten() {
             assert!(!file.file_name().to_string_lossy().contains("oxshmem"), "/dev/shm/{:?}", file.file_name());
         }
+    }
+}
+
+/// By the algorithms of several blocks that the library's choice does not reach in these sizes: the
+/// survivors name the dead PE, whatever they wait in.
+mod dies_amid_collectives_by {
+    use super::*;
+
+    fn survivors_name_the_dead(device: Device, npes: u32, variable: &str, value: &str) {
+        let job = Job::new(PE, "dies_amid_collectives", npes).on(device).env(variable, value);
+        for error in survivors_of(job, KILLED) {
+            // The PE, its place, and how it ended.
+            let is_named = error.starts_with(&format!("PE {DYING} (")) && error.contains(") died: it ");
+            assert!(is_named, "{variable}={value}: {error}");
+        }
+    }
+
+    macro_rules! algorithms {
+        ($($name:ident: $npes:literal, $variable:literal = $value:literal;)*) => {
+            $(
+                mod $name {
+                    use super::*;
+
+                    #[test]
+                    fn cpu() {
+                        survivors_name_the_dead(Device::Cpu, $npes, $variable, $value);
+                    }
+
+                    #[test]
+                    fn cuda() {
+                        survivors_name_the_dead(Device::Cuda, $npes, $variable, $value);
+                    }
+                }
+            )*
+        };
+    }
+
+    algorithms! {
+        relay: 4, "OXSHMEM_COLLECTIVES" = "broadcast=relay,reduce=relay";
+        oneshot: 3, "OXSHMEM_COLLECTIVES" = "reduce=oneshot";
+        copy: 2, "OXSHMEM_COLLECTIVES" = "broadcast=copy,fcollect=copy,alltoall=copy";
+        copy_to_several: 3, "OXSHMEM_COLLECTIVES" = "broadcast=copy,fcollect=copy,alltoall=copy";
+        no_sms: 4, "OXSHMEM_COLLECTIVES_SMS" = "0";
+        one_sm: 3, "OXSHMEM_COLLECTIVES_SMS" = "1";
     }
 }
 
