@@ -134,9 +134,9 @@ impl Tuning {
     /// ```
     #[must_use]
     pub fn plans(&self, config: &Config, nodes: usize, pes: usize) -> String {
-        let overrides = config.collectives().in_use(config.collectives_sms(), &self.of(nodes, pes));
+        let in_use = config.collectives().in_use(config.collectives_sms(), &self.of(nodes, pes));
         let shape = Shape::new(pes, nodes, blocks_with_room(pes as u64, config));
-        Chooser::new(Shape { own_devices: true, ..shape }, &overrides).describe_plans()
+        Chooser::new(Shape { own_devices: true, ..shape }, config.collectives(), &in_use).describe_plans()
     }
 
     fn parse(text: &str) -> Result<Self, Wrong> {

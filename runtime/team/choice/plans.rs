@@ -2,7 +2,11 @@
 
 use std::fmt::Write as _;
 
-use super::{ANY, Algorithm, CHOICES, Chooser, Collective, CopyEngines, Levels, NAMES, Plan, Push, Size, write_steps};
+use super::{
+    ANY, Algorithm, CHOICES, Chooser, Collective, CopyEngines, Levels, NAMES, PIECE, Packets, Plan, Push, Size,
+    write_steps,
+};
+use crate::abi;
 
 /// From this size to the next power of two that many sizes are looked at, and so on. What the
 /// library decides by lies further apart; between two sizes a limit is found exactly.
@@ -50,6 +54,11 @@ impl Chooser {
             Plan::Blocks(blocks, algorithm) => (algorithm, Some(blocks)),
             Plan::Levels(blocks) => (Levels, Some(blocks)),
             Plan::Copies => (CopyEngines, None),
+            Plan::Collect { blocks, in_packets } => {
+                // Half of what a block sends is flags, and the size takes a piece.
+                let room = (u64::from(abi::block_share(self.shape.n_pes)) / 2).saturating_sub(PIECE);
+                (if bytes <= in_packets.min(room * u64::from(blocks)) { Packets } else { Push }, Some(blocks))
+            }
         }
     }
 
@@ -117,8 +126,13 @@ mod tests {
     use super::super::{Collectives, Shape};
     use super::*;
 
+    fn chooser(shape: Shape, overrides: &str) -> Chooser {
+        let user: Collectives = overrides.parse().unwrap();
+        Chooser::new(shape, &user, &user.in_use(shape.blocks, &Collectives::default()))
+    }
+
     fn plans(shape: Shape, overrides: &str) -> Vec<String> {
-        let text = Chooser::new(shape, &overrides.parse::<Collectives>().unwrap()).describe_plans();
+        let text = chooser(shape, overrides).describe_plans();
         text.split(',').map(str::to_owned).collect()
     }
 
@@ -132,6 +146,7 @@ mod tests {
         assert_eq!(two[0], "broadcast=packets:512K[1-64]/push:16777215[64]/push:100663295[16]/copy");
         assert_eq!(two[2], "fcollect=packets:512K[1-64]/push:100663295[64]/copy");
         assert_eq!(two[5], "reduce=packets:512K[1-64]/oneshot:2097151[64]/push[64]");
+        assert_eq!(two[1], "collect=packets:261632[32]/push[32]");
         let three = plans(near(3), "");
         assert_eq!(three[5], "reduce=packets:256K[1-64]/relay:512K[43-64]/push[64]");
         let far = plans(Shape::new(4, 2, 64), "");
@@ -146,7 +161,7 @@ mod tests {
     #[test]
     fn each_size_is_as_the_stretches_say() {
         for shape in [near(2), near(4), near(8), Shape::new(8, 1, 3), Shape::new(16, 2, 64), Shape::new(100, 1, 64)] {
-            let chooser = Chooser::new(shape, &Collectives::default());
+            let chooser = chooser(shape, "");
             for (collective, name) in NAMES {
                 let all = chooser.stretches(collective);
                 assert!(all.windows(2).all(|pair| pair[0].up_to < pair[1].up_to), "{name}: {all:?}");
