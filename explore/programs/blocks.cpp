@@ -62,8 +62,8 @@ template <Caller kCaller, uint32_t kTurns> void gathers() {
     }
 }
 
-// Contributions that differ, of which the longest one is another member's in each turn, and the last
-// member's in one turn is empty: up to `most` bytes in packets, of the first block or of both.
+// Contributions that differ, of which the longest one is another member's in each turn, and one is
+// empty in the second turn: up to `most` bytes in packets, of the first block or of both.
 template <uint64_t most, uint32_t kTurns> void collects() {
     const abi::KnownTeam team = known_world();
     for (uint32_t turn = 1; turn <= kTurns; ++turn) {

@@ -346,8 +346,8 @@ pub(crate) enum Plan {
     Levels(u32),
     /// By copy engines, between meetings.
     Copies,
-    /// A collect of near members: by the kernel of so many blocks, which send contributions of up
-    /// to so many bytes in packets.
+    /// A collect of near members: by the kernel of several blocks, which send contributions of up
+    /// to `in_packets` bytes in packets.
     Collect { blocks: u32, in_packets: u64 },
 }
 
@@ -506,7 +506,7 @@ impl Chooser {
 
     /// Returns up to how many bytes several blocks send contributions to a collect in packets, if
     /// they have room: one limit, since a member sends before it knows the others' lengths. Sizes
-    /// that are left to the library are for packets, but for those beyond a `push`.
+    /// that are left to the library are for packets, except for those beyond a `push`.
     fn collected_in_packets(&self) -> u64 {
         let Some(row) = &self.overrides[Collective::Collect as usize] else { return abi::BLOCKS_PACKETS };
         let mut is_pushed = false;
