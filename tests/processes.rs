@@ -72,8 +72,8 @@ fn nothing_is_left(text: &str) {
     }
 }
 
-/// Collectives by the algorithms that the library does not choose in these sizes: the survivors name
-/// the dead PE, whatever they wait in.
+/// Collectives by the algorithms that the library does not choose in these sizes: the survivors
+/// name the dead PE, whatever they wait in.
 mod dies_amid_collectives_by {
     use super::*;
 

@@ -31,7 +31,8 @@ impl Stretch {
         Self { up_to, algorithm, blocks: blocks.map(|blocks| (blocks, blocks)) }
     }
 
-    /// Returns whether a larger size is carried out alike: by one algorithm, and by no fewer blocks.
+    /// Returns whether a larger size is carried out alike: by one algorithm, and by no fewer
+    /// blocks.
     fn goes_on_with(&self, (algorithm, blocks): Way) -> bool {
         self.algorithm == algorithm && self.blocks.map(|(_, most)| most) <= blocks
     }
@@ -99,8 +100,8 @@ impl Chooser {
         all
     }
 
-    /// Returns how the host, and streams, have collectives carried out: for each the algorithms with
-    /// the sizes up to which they are used, and the fewest and the most blocks in brackets.
+    /// Returns how the host, and streams, have collectives carried out: for each the algorithms
+    /// with the sizes up to which they are used, and the fewest and the most blocks in brackets.
     pub(crate) fn describe_plans(&self) -> String {
         let mut text = String::new();
         for (index, (collective, name)) in NAMES.into_iter().enumerate() {
