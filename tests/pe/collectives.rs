@@ -658,7 +658,7 @@ pub fn collective_errors(_: &[String]) -> Outcome {
                 }
                 let due = Due::Mismatch((me != ODD).then_some(ODD));
                 let text = bench.errs(&format!("differing call {index}"), step, &due)?;
-                // Where members meet in rounds a PE may hear of it from another one, and cannot compare.
+                // Members that meet in rounds may hear of it from another one, and cannot compare.
                 let hears = !bench.rig.pe.team_world().is_near() && text.contains("does not fit");
                 assert!(text.contains(said) || hears, "{said:?} is not in {text}");
             }

@@ -19,7 +19,8 @@
 //! * `stand_in_calls()`: a line for each copy, store, launch, wait and record since the last call
 //!   of this function, as `copy 8 on 0x100010`. What is on no stream has lines, too: `load` for a
 //!   module, `allocate` for memory, `grow` for room for larger stacks of kernels, and `look` for a
-//!   call by which the host finds out whether work has ended. The caller frees the text, a `CString` of Rust.
+//!   call by which the host finds out whether work has ended. The caller frees the text, a
+//!   `CString` of Rust.
 
 mod devices;
 mod memory;
