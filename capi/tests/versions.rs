@@ -152,6 +152,7 @@ fn an_installation_names_the_version() {
 #[test]
 fn a_prefix_that_cannot_be_written_is_refused_at_once() {
     let prefix = prefix("refused");
+    std::fs::create_dir_all(&prefix).unwrap();
     std::fs::write(prefix.join("bin"), "a file, in which there can be no program").unwrap();
     let script = common::manifest().join("../scripts/install");
     let from = common::library().canonicalize().unwrap();
