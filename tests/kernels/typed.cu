@@ -369,7 +369,8 @@ OXSHMEM_KERNEL(typed_others, int *data, uint64_t *signals, Report *report) {
         EXPECT_EQ(report, data[0], previous + 1);
         oxshmem_quiet();
         oxshmem_barrier_all();
-        // Sizes take any type of theirs; C programs know comparisons and updates as numbers (host.h).
+        // Sizes take any type of theirs; C programs know comparisons and updates as numbers
+        // (host.h).
         const float sent = 0.25f;
         float arrived;
         oxshmem_put32(data, &sent, 1, next);

@@ -113,8 +113,8 @@ OXSHMEM_DEVICE size_t start_of_search(size_t n) {
     return (mixed >> 32) * static_cast<uint32_t>(n) >> 32;
 }
 
-// The first variable from `start` on, and then from 0, that compares true. `any_left`: whether there
-// is any to wait for.
+// The first variable from `start` on, and then from 0, that compares true. `any_left`: whether
+// there is any to wait for.
 template <class T, class Values>
 OXSHMEM_DEVICE size_t test_any(const T *ivars, size_t n, size_t start, const int *status, Compare cmp, const Values &values,
                                bool &any_left) {

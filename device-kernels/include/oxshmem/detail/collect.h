@@ -47,7 +47,7 @@ OXSHMEM_DEVICE bool check_collected(Session &session, const Sizes<Scope> &sizes,
         total = total + size < total ? ~0ull : total + size;
     }
     // What the largest contribution would overlap is looked at by all, so that all refuse the call,
-    // but for a member that has none, whose src may be anywhere.
+    // except for a member that has none, whose src may be anywhere.
     check_buffers<Scope>(session, dst, total, src, sizes.of(session.team.me) == 0 ? 0 : largest, false);
     return !session.bad;
 }

@@ -172,8 +172,8 @@ OXSHMEM_DEVICE uint32_t announced_by(const Session &session, const void *dst, co
     return announce(session.call, hash >> 36);
 }
 
-// The same for a collect, whose members have different amounts of data: one without any may pass any
-// `src`, and where no member has any, any `dst` will do.
+// The same for a collect, whose members have different amounts of data: one without any may pass
+// any `src`, and where no member has any, any `dst` will do.
 template <class Scope>
 OXSHMEM_DEVICE uint32_t collect_announced_by(const Session &session, const void *dst, uint64_t extra, Algorithm algorithm) {
     constexpr uint64_t kSomeData = 1;
