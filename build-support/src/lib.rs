@@ -181,8 +181,8 @@ impl Module {
         self
     }
 
-    /// Defines a preprocessor macro, for the CPU object and for PTX alike, as a `#define` in front
-    /// of the sources does. The value may hold commas, quotes and spaces.
+    /// Defines a preprocessor macro, for the CPU object and for PTX alike, as a `#define` before
+    /// the sources does. The value may hold commas, quotes and spaces.
     #[must_use]
     pub fn define(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.defines.push((name.into(), value.into()));

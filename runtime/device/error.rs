@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use super::{cpu, cuda};
 
+/// What errors call the stream that a PE has from its beginning.
+pub(crate) const OWN_STREAM: &str = "the PE's own stream";
+
 /// What a device refused or could not do.
 ///
 /// ```

@@ -3,6 +3,7 @@
 use std::ffi::c_void;
 use std::sync::Arc;
 
+use super::error::OWN_STREAM;
 use super::{cpu, cuda};
 
 /// A stream of the device. The device's own calls take it; programs have it as [`crate::Stream`].
@@ -47,7 +48,7 @@ impl Stream {
     /// Returns what an error calls the stream.
     pub(crate) fn describe(&self) -> String {
         match &self.0 {
-            StreamKind::Own => "the PE's own stream".to_owned(),
+            StreamKind::Own => OWN_STREAM.to_owned(),
             StreamKind::Cpu(_) => "a stream of the program".to_owned(),
             StreamKind::Cuda(stream) => stream.describe(),
         }

@@ -116,7 +116,7 @@ typedef struct oxshmemx_aggregate {
     X(uint64, uint64_t)                                                                                                        \
     X(size, size_t)
 
-#define OXSHMEM_FOR_EACH_NARROW_FLOAT_TYPE(X)                                                                                 \
+#define OXSHMEM_FOR_EACH_NARROW_FLOAT_TYPE(X)                                                                                  \
     X(half, oxshmem::half)                                                                                                     \
     X(bfloat16, oxshmem::bfloat16)
 

@@ -13,8 +13,7 @@ use super::launched::Launched;
 use super::occupancy::Resident;
 use super::queues::Queues;
 use super::raw_stream::{create, create_urgent, destroy, ended, is_capturing};
-use crate::device::error::DeviceError;
-use crate::device::stream::Stream as DeviceStream;
+use crate::device::error::{DeviceError, OWN_STREAM};
 
 /// How long a wait spins; kernels that take longer are looked at every [`LOOK_AGAIN`].
 const SPIN: Duration = Duration::from_millis(2);
@@ -158,7 +157,7 @@ impl Stream {
     pub fn check_waits(&self) -> Result<(), DeviceError> {
         match is_capturing(self.raw) {
             Ok(false) => Ok(()),
-            Ok(true) => Err(DeviceError::Capturing { stream: DeviceStream::OWN.describe() }),
+            Ok(true) => Err(DeviceError::Capturing { stream: OWN_STREAM.to_owned() }),
             Err(error) => Err(self.error("cannot wait for kernels", error)),
         }
     }
