@@ -247,6 +247,10 @@ impl Device for CpuDevice {
         Ok(Arc::new(CpuModule { name: source.name, module, executor: Arc::clone(&self.executor) }))
     }
 
+    fn has_code_of(&self, _: &ModuleSource) -> Result<bool, DeviceError> {
+        Ok(true)
+    }
+
     fn create_stream(&self) -> Result<Stream, DeviceError> {
         self.stream_of(self.executor.options().clone())
     }

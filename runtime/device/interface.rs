@@ -179,6 +179,9 @@ pub(crate) trait Device: Debug + Send + Sync {
     }
     /// Loads a module and checks its ABI version.
     fn load(&self, source: &ModuleSource) -> Result<Arc<dyn LoadedModule>, DeviceError>;
+    /// Returns whether the build has machine code of a module for this device, which loads
+    /// quickly. The driver of a GPU may take minutes to compile other code.
+    fn has_code_of(&self, source: &ModuleSource) -> Result<bool, DeviceError>;
     /// Creates a new stream.
     fn create_stream(&self) -> Result<Stream, DeviceError>;
     /// Creates a new stream for kernels of one block that others wait for: they start before all

@@ -470,13 +470,16 @@ impl Connected {
         let state = describe(&config, bootstrap, &plan, &heap, (&slab, &parts), network.as_ref())?;
         device.install(&state)?;
         // A GPU may let the load of a module, and room for larger stacks, wait for running kernels,
-        // and one of these may wait for the collective. So both come before the program's kernels.
+        // and one of these may wait for the collective. So both come before the program's kernels,
+        // except where the driver would have to compile the module.
         let load = |source| -> Result<_> {
             let module = device.load(source)?;
             module.reserve_stacks()?;
             Ok(module)
         };
-        let load_if = |needed, source| if needed { load(source).map(OnceCell::from) } else { Ok(OnceCell::new()) };
+        let load_if = |needed, source| -> Result<_> {
+            Ok(if needed && device.has_code_of(source)? { OnceCell::from(load(source)?) } else { OnceCell::new() })
+        };
         let n_pes = bootstrap.size() as usize;
         let host_ops = load(&HOST_OPS)?;
         let collectives = load_if(n_pes > 1, &COLLECTIVES)?;

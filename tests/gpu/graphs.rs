@@ -233,8 +233,11 @@ pub fn graphs() -> Outcome {
     let pe = init()?;
     let world = pe.team_world();
     let second = world.split_strided(&pe, 0, 1, pe.n_pes())?.ok_or("no team")?;
-    // A module is loaded now, not while a stream captures.
-    pe.team_sync(&second)?;
+    // The modules are loaded now, not while a stream captures.
+    let one = Bench::new(&pe, &second, 1)?;
+    pe.reduce(&second, ReduceOp::Sum, &one.dst, one.src.view(..1))?;
+    pe.fcollect(&second, &one.dst, one.src.view(..1))?;
+    free(&pe, one)?;
     let (raw, stream) = create(&pe)?;
     let on = pe.on(&stream);
 

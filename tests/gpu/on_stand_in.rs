@@ -337,7 +337,9 @@ pub fn collectives() -> Outcome {
     driver.calls(raw);
     on.reduce(&team, ReduceOp::Sum, &to, from.view(..1))?;
     let first = driver.calls(raw);
-    assert_eq!((n == 1, n != 1), (first.contains(&"load".to_owned()), first.len() == 2), "{first:?}");
+    // The builds that have machine code of it are releases.
+    let is_loaded = n != 1 && !cfg!(debug_assertions);
+    assert_eq!((!is_loaded, is_loaded), (first.contains(&"load".to_owned()), first.len() == 2), "{first:?}");
     for (words, captures) in [1, 1000, LONG, MANY].into_iter().flat_map(|words| [(words, false), (words, true)]) {
         (driver.capture)(raw, captures.into());
         call(words)?;

@@ -426,6 +426,10 @@ impl Device for CudaDevice {
         Ok(module)
     }
 
+    fn has_code_of(&self, source: &ModuleSource) -> Result<bool, DeviceError> {
+        module::has_code(&self.stream, source)
+    }
+
     fn create_stream(&self) -> Result<super::Stream, DeviceError> {
         Ok(super::Stream(StreamKind::Cuda(ExternalStream::create(&self.stream)?)))
     }

@@ -54,6 +54,13 @@ fn select_cubin(cubins: &'static [(u32, &'static [u8])], architecture: u32) -> O
     cubins.iter().filter(|(arch, _)| runs(*arch)).max_by_key(|(arch, _)| *arch).map(|(_, image)| *image)
 }
 
+/// Returns whether a module has a cubin for the GPU of a stream.
+pub(super) fn has_code(stream: &Stream, source: &ModuleSource) -> Result<bool, DeviceError> {
+    let architecture = stream.context().gpu.architecture();
+    let architecture = architecture.map_err(|error| stream.error("cannot ask the GPU what it is", error))?;
+    Ok(select_cubin(source.cubins, architecture).is_some())
+}
+
 /// Returns the ISA version that PTX says it is.
 pub(super) fn ptx_version(ptx: &str) -> String {
     let line = ptx.lines().find_map(|line| line.trim().strip_prefix(".version"));
