@@ -243,6 +243,8 @@ pub fn copied() -> Outcome {
     let copy = format!("copy {}", 8 * MANY);
     let beside = format!("beside: {copy}");
     let fork = ["record", "beside: wait", &beside, &copy, "beside: record", "wait"];
+    // A build without machine code of the module loads it with the first collective.
+    pe.on(&stream).reduce(&team, ReduceOp::Sum, &to, from.view(..1))?;
     for captures in [false, true] {
         pe.write(&from, &[1 + pe.my_pe() as u64 + 10 * u64::from(captures); MANY])?;
         // All PEs have checked what was copied before.
